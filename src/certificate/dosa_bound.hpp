@@ -1,0 +1,58 @@
+// DoSA's certificate (arXiv 2610.13990) for one query row: which heads to compute, what bounds the rest.
+// Mathematics, floating-point model and proofs: docs/certificate.md (T1..Tn). Nothing here knows an instruction set.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "cpu/kernels.hpp"
+#include "dosa/plan.hpp"
+#include "score/score.hpp"
+
+namespace dosa::certificate {
+
+/// A sample of the row's keys with all head dots, what activations and survival are measured on.
+struct Sample {
+  int keys = 0;                 ///< sampled keys (not necessarily distinct)
+  int stride = 0;               ///< dots of head h: dots[h * stride + s]
+  const float* dots = nullptr;  ///< approximate q_h . k of each head and sampled key (no claim of exactness needed)
+  const float* scale = nullptr; ///< k_scale [keys]
+  const float* norm = nullptr;  ///< |k| [keys]
+  const float* centred = nullptr;  ///< |k - mean| [keys]
+  double winners = 0;           ///< expected share of winners among the sampled keys: K / visible
+};
+
+struct RowInput {
+  ScoreRow row;
+  ScoreModel model;
+  cpu::Arithmetic arithmetic;
+  const float* mean = nullptr;    ///< [D], the mean handed to the pack; nullptr: none
+  Ablation ablation;
+  int retained_heads = 0;         ///< 0: choose by the sample
+  Sample sample;
+  double refine_cost = 1.4;       ///< cost of refining one survivor, in dense scores (measured: bench)
+};
+
+struct Choice {
+  bool finite = false;         ///< false: constants are not finite or may overflow; the row must be scored under the model
+  int retained = 0;            ///< r
+  int aggregates = 0;
+  double survival = 1;         ///< predicted share of keys that survive
+  double cost = 1;             ///< predicted cost relative to dense
+};
+
+/// Scratch bytes that `dense_form` and `dosa_form` need (H and D up to the contract's limits).
+[[nodiscard]] std::size_t scratch_bytes(int heads, int head_dim, int sample_keys);
+
+/// All heads retained: spec'd by the score itself; allow[] covers the arithmetic and the model (T7, T8). Returns false where
+/// the row is not finite or may overflow. `rows` receives [H][D], `coef` [H].
+[[nodiscard]] bool dense_form(const RowInput& input, float* rows, float* coef, cpu::FormSpec& spec);
+
+/// The certificate's form. `rows` receives up to [H + 4][D], `coef` up to [H]. Where choice.finite is false nothing else is set.
+[[nodiscard]] Choice dosa_form(const RowInput& input, std::span<std::byte> scratch, float* rows, float* coef,
+                               cpu::FormSpec& spec);
+
+/// Cheap look before sampling: can any r beat dense for this row (positive heads, K / visible)?
+[[nodiscard]] bool may_profit(const ScoreRow& row, double winners);
+
+}  // namespace dosa::certificate

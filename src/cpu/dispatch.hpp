@@ -1,0 +1,23 @@
+// The one place that chooses an instruction set.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cpu/kernels.hpp"
+#include "dosa/plan.hpp"
+
+namespace dosa::cpu {
+
+struct Choice {
+  const Kernels* kernels;
+  std::string why;
+};
+
+/// `asked` automatic: DOSA_ISA from the environment if set, else the best available. Throws Error{not_available} naming what
+/// the processor or the kernel lacks; never falls back.
+[[nodiscard]] Choice choose(Isa asked);
+[[nodiscard]] std::vector<IsaInfo> available_isas();
+[[nodiscard]] std::string processor_name();
+
+}  // namespace dosa::cpu

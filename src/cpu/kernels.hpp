@@ -1,0 +1,126 @@
+// What an instruction set provides to the CPU backend: one table of functions, one file an instruction set.
+//
+// A *panel* is a block of up to `panel_keys` keys in the instruction set's own layout, with what every bound needs about
+// each key (scale, features). A *form* is one query row as a set of linear rows with an epilogue:
+//   S(k)  = sum over relu rows j of coef[j] * relu(row_j . k)  -  max(0, max over aggregate rows a of row_a . k)
+//   A(k)  = constant + min(alt_norm * norm, alt_mean + alt_centred * centred) + sum over features f of allow[f] * feature[f]
+//   upper = up( scale * (S + A) ),   lower = down( scale * (S - A) )     (lower only without aggregate rows)
+//   up(x) = x + (|x| * 2^-21 + 2^-145), down(x) = x - (|x| * 2^-21 + 2^-145): covers the last operations and the model's
+//   own last rounding at the subnormal end.
+// All other numeric slack is part of constant and allow[]: certificate/ computes it from `Arithmetic`. The functions add
+// nothing else, but a key whose scale is negative, NaN or infinite, or that holds a NaN code, gets upper = +inf and lower = -inf (it is scored
+// under the model), and so does every key of a form whose arithmetic overflows: the result of `upper` is never NaN and never
+// too small.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "contract/key_source.hpp"
+#include "dosa/types.hpp"
+#include "score/score.hpp"
+
+namespace dosa::cpu {
+
+/// Query-independent numbers of a key, all F32, all rounded up (upper bounds of the real value).
+enum Feature : int {
+  kNorm = 0,     ///< |k| of the unscaled code vector
+  kCentred = 1,  ///< |k - mean| where the pack was given a mean; else a copy of |k|
+  kModel = 2,    ///< sm90 only: for chunk s = 0..D/32-1: feature[kModel + 2 s] = largest 2^e_b over the chunk's nonzero codes
+                 ///< (0 if none; e_b unnormalised: subnormal codes count as 2^-6), feature[kModel + 2 s + 1] = |k| over the
+                 ///< chunks before s (0 for s = 0)
+};
+inline constexpr int kMaxFeatures = kModel + 2 * 8;
+[[nodiscard]] constexpr int feature_count(ScoreModel model, int head_dim) noexcept {
+  return model == ScoreModel::f64 ? kModel : kModel + 2 * (head_dim / 32);
+}
+
+/// What the pack adds besides codes and scales.
+struct PackSpec {
+  ScoreModel model = ScoreModel::f64;
+  const float* mean = nullptr;  ///< [D] or nullptr
+};
+
+/// Memory is the caller's: `panel_bytes(D, model)` bytes, 64-byte aligned; a panel is a plain header over it.
+struct Panel {
+  std::byte* data = nullptr;   ///< the instruction set's layout of the codes
+  float* scale = nullptr;      ///< [panel_keys]
+  float* features = nullptr;   ///< [feature_count][panel_keys]
+  std::int32_t head_dim = 0;
+  std::int32_t feature_count = 0;
+  std::int32_t count = 0;      ///< keys present; lanes past it hold zero codes, scale 0, features 0
+};
+
+/// One query row as linear rows, before the instruction set's layout.
+struct FormSpec {
+  int head_dim = 0;
+  int relu_rows = 0;            ///< 0..128
+  int aggregate_rows = 0;       ///< 0..4
+  const float* rows = nullptr;  ///< [relu_rows + aggregate_rows][head_dim]; relu rows are exact E4M3 values (or 0)
+  const float* coef = nullptr;  ///< [relu_rows]
+  float constant = 0;
+  float allow[kMaxFeatures] = {};
+  bool has_alternative = false;  ///< the min(...) term of A(k)
+  float alt_norm = 0, alt_mean = 0, alt_centred = 0;
+};
+
+/// Memory is the caller's: `form_bytes(rows, D)` bytes, 64-byte aligned.
+struct Form {
+  std::byte* data = nullptr;
+  int head_dim = 0, relu_rows = 0, aggregate_rows = 0, feature_count = 0;
+  float constant = 0;
+  float allow[kMaxFeatures] = {};
+  bool has_alternative = false;
+  float alt_norm = 0, alt_mean = 0, alt_centred = 0;
+};
+
+/// What the certificate must know of the instruction set's arithmetic; every number is a proven upper bound.
+struct Arithmetic {
+  double dot_error;        ///< |computed row.k - stored row.k| <= dot_error * sum |row_d k_d|, D included
+  double row_error;        ///< |stored row - given row|_d <= row_error * |given row_d| for aggregate rows (0 where F32 is kept)
+  double epilogue_error;   ///< relative error per operation of the epilogue (2^-23 covers every rounding mode)
+};
+
+struct Kernels {
+  Isa isa;
+  int panel_keys;  ///< a multiple of 16, at most 64
+
+  [[nodiscard]] Arithmetic (*arithmetic)(int head_dim);
+  [[nodiscard]] std::size_t (*panel_bytes)(int head_dim, ScoreModel model);
+  [[nodiscard]] std::size_t (*form_bytes)(int rows, int head_dim);
+  Panel (*make_panel)(std::byte* memory, int head_dim, ScoreModel model);
+
+  /// Packs keys first .. first+count-1, or index[0..count-1] where index is not null. Invalid physical pages become keys
+  /// whose scale is NaN (the caller knows by KeySource::locate that they are not selectable).
+  void (*pack)(const KeySource& keys, const std::int32_t* index, std::int64_t first, int count, const PackSpec& spec,
+               Panel& panel);
+  Form (*make_form)(const FormSpec& spec, ScoreModel model, std::byte* memory);
+
+  /// upper[panel_keys] (lanes past count: unspecified).
+  void (*upper)(const Form& form, const Panel& panel, float* upper);
+  /// lower and upper [panel_keys]; aggregate_rows must be 0.
+  void (*bounds)(const Form& form, const Panel& panel, float* lower, float* upper);
+  /// dots[row * panel_keys + key] of the first `rows` rows of the form.
+  void (*dots)(const Form& form, int rows, const Panel& panel, float* dots);
+
+  /// Scores under the model, bit for bit, of keys index[0..count-1] (or first.. where null); invalid pages give NaN.
+  /// `memory`: model_bytes(heads, D) bytes, filled once for a row by model_row, then used by model_scores.
+  [[nodiscard]] std::size_t (*model_bytes)(ScoreModel model, int heads, int head_dim);
+  void (*model_row)(ScoreModel model, const ScoreRow& row, std::byte* memory);
+  void (*model_scores)(ScoreModel model, const ScoreRow& row, const std::byte* memory, const KeySource& keys,
+                       const std::int32_t* index, std::int64_t first, std::int64_t count, float* scores);
+
+  /// Number of values with !(v < threshold).
+  [[nodiscard]] std::int64_t (*count_not_below)(const float* values, std::int64_t count, float threshold);
+  /// Appends base + i for every i with !(values[i] < threshold), ascending; returns how many. `out` has room for count + 16.
+  [[nodiscard]] std::int64_t (*compress_not_below)(const float* values, std::int64_t count, float threshold,
+                                                   std::int32_t base, std::int32_t* out);
+};
+
+/// nullptr where the build lacks it. Availability on this machine is dispatch.hpp's business.
+[[nodiscard]] const Kernels* portable_kernels() noexcept;
+[[nodiscard]] const Kernels* avx2_kernels() noexcept;
+[[nodiscard]] const Kernels* avx512_kernels() noexcept;
+[[nodiscard]] const Kernels* amx_kernels() noexcept;
+
+}  // namespace dosa::cpu
