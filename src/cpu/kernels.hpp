@@ -85,9 +85,9 @@ struct Kernels {
   Isa isa;
   int panel_keys;  ///< a multiple of 16, at most 64
 
-  [[nodiscard]] Arithmetic (*arithmetic)(int head_dim);
-  [[nodiscard]] std::size_t (*panel_bytes)(int head_dim, ScoreModel model);
-  [[nodiscard]] std::size_t (*form_bytes)(int rows, int head_dim);
+  Arithmetic (*arithmetic)(int head_dim);
+  std::size_t (*panel_bytes)(int head_dim, ScoreModel model);
+  std::size_t (*form_bytes)(int rows, int head_dim);
   Panel (*make_panel)(std::byte* memory, int head_dim, ScoreModel model);
 
   /// Packs keys first .. first+count-1, or index[0..count-1] where index is not null. Invalid physical pages become keys
@@ -105,15 +105,15 @@ struct Kernels {
 
   /// Scores under the model, bit for bit, of keys index[0..count-1] (or first.. where null); invalid pages give NaN.
   /// `memory`: model_bytes(heads, D) bytes, filled once for a row by model_row, then used by model_scores.
-  [[nodiscard]] std::size_t (*model_bytes)(ScoreModel model, int heads, int head_dim);
+  std::size_t (*model_bytes)(ScoreModel model, int heads, int head_dim);
   void (*model_row)(ScoreModel model, const ScoreRow& row, std::byte* memory);
   void (*model_scores)(ScoreModel model, const ScoreRow& row, const std::byte* memory, const KeySource& keys,
                        const std::int32_t* index, std::int64_t first, std::int64_t count, float* scores);
 
   /// Number of values with !(v < threshold).
-  [[nodiscard]] std::int64_t (*count_not_below)(const float* values, std::int64_t count, float threshold);
+  std::int64_t (*count_not_below)(const float* values, std::int64_t count, float threshold);
   /// Appends base + i for every i with !(values[i] < threshold), ascending; returns how many. `out` has room for count + 16.
-  [[nodiscard]] std::int64_t (*compress_not_below)(const float* values, std::int64_t count, float threshold,
+  std::int64_t (*compress_not_below)(const float* values, std::int64_t count, float threshold,
                                                    std::int32_t base, std::int32_t* out);
 };
 
