@@ -23,13 +23,17 @@ struct ScoreRow {
 [[nodiscard]] float score_sm90(const ScoreRow& row, const std::uint8_t* key, float key_scale) noexcept;
 
 /// One wgmma k-step: adds 32 products of E4M3 codes to the F32 accumulator c by the integer rule of docs/sm90.md.
+/// a, b: 32 codes each. c finite, as every accumulator of a chain is; NaN in a, b or c gives 0x7fffffff (so does an
+/// infinite c).
 [[nodiscard]] float sm90_accumulate(const std::uint8_t* a, const std::uint8_t* b, float c) noexcept;
 
-[[nodiscard]] inline float score(ScoreModel model, const ScoreRow& row, const std::uint8_t* key, float key_scale) noexcept {
+[[nodiscard]] inline float score(ScoreModel model, const ScoreRow& row, const std::uint8_t* key,
+                                 float key_scale) noexcept {
   return model == ScoreModel::f64 ? score_f64(row, key, key_scale) : score_sm90(row, key, key_scale);
 }
 
-/// Value of an E4M3 code in units of 2^-9 (exact integer, |v| <= 229376); NaN codes (0x7f, 0xff) are the caller's business.
+/// Value of an E4M3 code in units of 2^-9 (exact integer, |v| <= 229376); NaN codes (0x7f, 0xff) are the caller's
+/// business.
 [[nodiscard]] std::int32_t e4m3_units(std::uint8_t code) noexcept;
 [[nodiscard]] constexpr bool e4m3_is_nan(std::uint8_t code) noexcept { return (code & 0x7fU) == 0x7fU; }
 
