@@ -3,9 +3,10 @@
 
 #include <span>
 
+#include "dosa/export.hpp"
 #include "dosa/plan.hpp"
 
-namespace dosa {
+namespace dosa DOSA_PUBLIC {
 
 /// One shard's result: order any, index base absolute, scores present.
 struct Partial {
@@ -16,10 +17,10 @@ struct Partial {
 
 /// Merges shards of the same rows: forced keys first, then the total order; order and index base are applied last.
 /// `ks`, `ke` [Q] and `total_keys` are those of the whole sequence. `paged` is needed for IndexBase::slot alone, with
-/// `row_request` as in Problem. A shard returned at least min(K, its selectable keys) entries, or the result is not the Top-K.
-/// Throws Error{bad_input} for shapes that disagree, indices outside the window and duplicates.
+/// `row_request` as in Problem. A shard returned at least min(K, its selectable keys) entries, or the result is not the
+/// Top-K. Throws Error{bad_input} for shapes that disagree, indices outside the window and duplicates.
 void merge(std::span<const Partial> parts, TensorView<const std::int32_t, 1> ks, TensorView<const std::int32_t, 1> ke,
            std::int64_t total_keys, const Options& options, const Selection& selection,
            const PagedKeys* paged = nullptr, TensorView<const std::int32_t, 1> row_request = {});
 
-}  // namespace dosa
+}  // namespace DOSA_PUBLIC

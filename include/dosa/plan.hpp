@@ -10,22 +10,23 @@
 #include <string>
 #include <vector>
 
+#include "dosa/export.hpp"
 #include "dosa/problem.hpp"
 #include "dosa/types.hpp"
 
-namespace dosa {
+namespace dosa DOSA_PUBLIC {
 
 /// What plan() may look at: sizes only.
 struct Shape {
-  std::int64_t rows = 0;          ///< Q
-  std::int64_t heads = 0;         ///< H
-  std::int64_t head_dim = 0;      ///< D
-  std::int64_t keys = 0;          ///< N: keys of the view (paged: columns * P)
+  std::int64_t rows = 0;      ///< Q
+  std::int64_t heads = 0;     ///< H
+  std::int64_t head_dim = 0;  ///< D
+  std::int64_t keys = 0;      ///< N: keys of the view (paged: columns * P)
   bool paged = false;
-  std::int64_t requests = 1;      ///< R (contiguous keys: 1)
-  std::int64_t pages = 0;         ///< physical pages
-  std::int32_t page_size = 0;     ///< P
-  bool row_request = false;       ///< rows name their request one by one
+  std::int64_t requests = 1;   ///< R (contiguous keys: 1)
+  std::int64_t pages = 0;      ///< physical pages
+  std::int32_t page_size = 0;  ///< P
+  bool row_request = false;    ///< rows name their request one by one
   Device device{};
   friend bool operator==(const Shape&, const Shape&) = default;
 };
@@ -38,24 +39,25 @@ struct Shard {
   friend bool operator==(const Shard&, const Shard&) = default;
 };
 
-/// Pieces of DoSA's certificate that can be switched off by name, to measure what each is worth. The result never changes.
+/// Pieces of DoSA's certificate that can be switched off by name, to measure what each is worth. The result never
+/// changes.
 struct Ablation {
-  bool projection = true;       ///< fold omitted positive heads onto anchors (T2)
-  bool joint_residual = true;   ///< joint instead of separate residual norms (T3)
-  bool centred = true;          ///< centred allowance (T4)
-  bool aggregate = true;        ///< majority aggregate of omitted negative heads (T5)
-  bool second_aggregate = true; ///< a second aggregate from the activations of likely winners (T5)
-  bool absolute_form = false;   ///< the absolute-value form (T6) instead of the relu form
-  bool seeds = true;            ///< carried and voted seeds; off: best first alone finds the threshold
-  bool best_first = true;       ///< score the keys with the largest bounds first (tau rises)
+  bool projection = true;        ///< fold omitted positive heads onto anchors (T2)
+  bool joint_residual = true;    ///< joint instead of separate residual norms (T3)
+  bool centred = true;           ///< centred allowance (T4)
+  bool aggregate = true;         ///< majority aggregate of omitted negative heads (T5)
+  bool second_aggregate = true;  ///< a second aggregate from the activations of likely winners (T5)
+  bool absolute_form = false;    ///< the absolute-value form (T6) instead of the relu form
+  bool seeds = true;             ///< carried and voted seeds; off: best first alone finds the threshold
+  bool best_first = true;        ///< score the keys with the largest bounds first (tau rises)
 };
 
 struct Options {
-  std::int64_t top_k = 0;       ///< K >= 1; there is no default
+  std::int64_t top_k = 0;  ///< K >= 1; there is no default
   ScoreModel model = ScoreModel::f64;
   Backend backend = Backend::automatic;
   Path path = Path::automatic;
-  Isa isa = Isa::automatic;     ///< automatic: DOSA_ISA from the environment, else the best there is
+  Isa isa = Isa::automatic;  ///< automatic: DOSA_ISA from the environment, else the best there is
   Order order = Order::index;
   IndexBase index_base = IndexBase::absolute;
   std::int64_t always_first = 0;  ///< the first n visible keys rank before all others
@@ -69,30 +71,30 @@ struct Options {
 
 /// Why a row went the way it went.
 enum class RowReason : std::uint8_t {
-  asked,            ///< the caller named the path
-  measured,         ///< the cost model predicted a gain from a sample of the row's keys
-  no_gain,          ///< the cost model predicted none
-  short_window,     ///< too few keys for a certificate to pay
-  not_finite,       ///< constants of the row are not finite or may overflow: every key is scored under the model
+  asked,               ///< the caller named the path
+  measured,            ///< the cost model predicted a gain from a sample of the row's keys
+  no_gain,             ///< the cost model predicted none
+  short_window,        ///< too few keys for a certificate to pay
+  not_finite,          ///< constants of the row are not finite or may overflow: every key is scored under the model
   too_many_survivors,  ///< the screen kept so many keys that the row was scored dense after all
-  all_selected,     ///< the window holds no more than K keys
+  all_selected,        ///< the window holds no more than K keys
 };
 [[nodiscard]] std::string_view name(RowReason reason) noexcept;
 
 /// What happened to one row.
 struct RowReport {
-  Path path = Path::dense;      ///< dense or dosa; rows that are not finite count as dense
+  Path path = Path::dense;  ///< dense or dosa; rows that are not finite count as dense
   RowReason reason = RowReason::asked;
   std::int32_t retained_heads = 0;
   std::int32_t aggregates = 0;
-  std::int64_t visible = 0;     ///< keys in the window
-  std::int64_t survivors = 0;   ///< keys the screen could not reject (dense rows: visible)
-  std::int64_t exact = 0;       ///< keys scored under the model
-  std::int64_t seeds = 0;       ///< seeds that were visible and distinct
-  float first_threshold = 0;    ///< tau before best first (-inf when there were no seeds)
-  float threshold = 0;          ///< tau that the screen's survivors were taken with
-  float last_score = 0;         ///< exact score of the K-th key; NaN where it was not needed
-  double dot_products = 0;      ///< 128-wide (D-wide) dot products done, in units of one head and one key
+  std::int64_t visible = 0;    ///< keys in the window
+  std::int64_t survivors = 0;  ///< keys the screen could not reject (dense rows: visible)
+  std::int64_t exact = 0;      ///< keys scored under the model
+  std::int64_t seeds = 0;      ///< seeds that were visible and distinct
+  float first_threshold = 0;   ///< tau before best first (-inf when there were no seeds)
+  float threshold = 0;         ///< tau that the screen's survivors were taken with
+  float last_score = 0;        ///< exact score of the K-th key; NaN where it was not needed
+  double dot_products = 0;     ///< 128-wide (D-wide) dot products done, in units of one head and one key
 };
 
 /// Counters of one run; plain sums over rows, the same at every thread count except for timings.
@@ -132,11 +134,13 @@ class Plan {
 /// instruction set that is not there.
 [[nodiscard]] Plan plan(const Shape& shape, const Options& options);
 
-/// What a caller may keep between calls: opaque, optional, never trusted. Holds seeds today. At least plan.carry_bytes().
+/// What a caller may keep between calls: opaque, optional, never trusted. Holds seeds today. At least
+/// plan.carry_bytes().
 using Carry = std::span<std::byte>;
 
-/// Computes the selection. `workspace` has at least plan.workspace_bytes() bytes, any alignment. Throws Error{bad_input}
-/// before anything is written where the problem does not match the plan or its values break the contract.
+/// Computes the selection. `workspace` has at least plan.workspace_bytes() bytes, any alignment. Throws
+/// Error{bad_input} before anything is written where the problem does not match the plan or its values break the
+/// contract.
 void run(const Plan& plan, const Problem& problem, const Selection& selection, std::span<std::byte> workspace,
          Carry carry = {}, Stats* stats = nullptr);
 
@@ -173,4 +177,4 @@ struct Info {
 };
 [[nodiscard]] Info info();
 
-}  // namespace dosa
+}  // namespace DOSA_PUBLIC

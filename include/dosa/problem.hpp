@@ -5,9 +5,10 @@
 #include <cstdint>
 #include <variant>
 
+#include "dosa/export.hpp"
 #include "dosa/tensor.hpp"
 
-namespace dosa {
+namespace dosa DOSA_PUBLIC {
 
 /// Keys of one packed sequence axis. Several requests share it by their windows (ks > 0).
 struct ContiguousKeys {
@@ -18,11 +19,11 @@ struct ContiguousKeys {
 /// Keys in pages of P tokens: P*D code bytes, then P F32 scales (DeepGEMM, SGLang and vLLM with P = 64).
 /// Logical key i of request r lies in physical page block_table[r][i / P] at token i % P; N = columns * P.
 struct PagedKeys {
-  const std::uint8_t* cache = nullptr;        ///< first byte of physical page 0, aligned for F32
-  std::int64_t pages = 0;                     ///< physical pages in the cache
-  std::int64_t page_stride = 0;               ///< bytes from one page to the next: at least P*(D+4), a multiple of 4
-  std::int32_t page_size = 0;                 ///< P: a power of two in 1..256
-  std::int32_t head_dim = 0;                  ///< D
+  const std::uint8_t* cache = nullptr;  ///< first byte of physical page 0, aligned for F32
+  std::int64_t pages = 0;               ///< physical pages in the cache
+  std::int64_t page_stride = 0;         ///< bytes from one page to the next: at least P*(D+4), a multiple of 4
+  std::int32_t page_size = 0;           ///< P: a power of two in 1..256
+  std::int32_t head_dim = 0;            ///< D
   TensorView<const std::int32_t, 2> block_table;  ///< I32 [R, columns]; only entries of visible pages are read
   Device device{};
 };
@@ -31,12 +32,13 @@ using Keys = std::variant<ContiguousKeys, PagedKeys>;
 
 /// score(t,i) = k_scale[i] * sum over h of weights[t,h] * relu(q[t,h] . k[i]), for keys max(ks,0) <= i < min(ke,N).
 struct Problem {
-  TensorView<const std::uint8_t, 3> q;        ///< E4M3 [Q,H,D]; H 1..128, D a multiple of 32 in 32..256
-  TensorView<const float, 2> weights;         ///< F32 [Q,H], signed; every constant factor is folded in
+  TensorView<const std::uint8_t, 3> q;  ///< E4M3 [Q,H,D]; H 1..128, D a multiple of 32 in 32..256
+  TensorView<const float, 2> weights;   ///< F32 [Q,H], signed; every constant factor is folded in
   Keys keys;
-  TensorView<const std::int32_t, 1> ks;       ///< I32 [Q], first visible key (negative means 0)
-  TensorView<const std::int32_t, 1> ke;       ///< I32 [Q], one past the last visible key; ke <= ks: no key
-  /// I32 [Q], paged keys only: each row's request. Absent: row t belongs to request t / (Q / R), next_n = Q / R rows each.
+  TensorView<const std::int32_t, 1> ks;  ///< I32 [Q], first visible key (negative means 0)
+  TensorView<const std::int32_t, 1> ke;  ///< I32 [Q], one past the last visible key; ke <= ks: no key
+  /// I32 [Q], paged keys only: each row's request. Absent: row t belongs to request t / (Q / R), next_n = Q / R rows
+  /// each.
   TensorView<const std::int32_t, 1> row_request;
 };
 
@@ -47,4 +49,4 @@ struct Selection {
   TensorView<float, 2> scores;          ///< F32 [Q,K], absent unless Options::scores; -inf past the length
 };
 
-}  // namespace dosa
+}  // namespace DOSA_PUBLIC

@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace dosa {
+#include "dosa/export.hpp"
+
+namespace dosa DOSA_PUBLIC {
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
 
@@ -47,4 +49,4 @@ struct TensorView {
   [[nodiscard]] bool absent() const noexcept { return data == nullptr; }
 };
 
-}  // namespace dosa
+}  // namespace DOSA_PUBLIC

@@ -9,9 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "dosa/export.hpp"
 #include "dosa/problem.hpp"
 
-namespace dosa {
+namespace dosa DOSA_PUBLIC {
 
 /// A memory-mapped trace: q F8_E4M3 [Q,H,D], k F8_E4M3 [N,D], k_scale F32 [N], weights F32 [Q,H], ks and ke I32 [Q].
 /// Other tensors are ignored. Every size, offset and dtype is checked before anything is read.
@@ -40,4 +41,4 @@ class Trace {
 void write_trace(const std::filesystem::path& path, const Problem& problem,
                  const std::map<std::string, std::string>& metadata = {});
 
-}  // namespace dosa
+}  // namespace DOSA_PUBLIC

@@ -6,7 +6,9 @@
 #include <string>
 #include <string_view>
 
-namespace dosa {
+#include "dosa/export.hpp"
+
+namespace dosa DOSA_PUBLIC {
 
 /// Which F32 bits a score has (docs/contract.md, "Score models"). A result always names the model it used.
 enum class ScoreModel : std::uint8_t {
@@ -79,4 +81,4 @@ class Error : public std::runtime_error {
 [[nodiscard]] Order parse_order(std::string_view word);
 [[nodiscard]] IndexBase parse_index_base(std::string_view word);
 
-}  // namespace dosa
+}  // namespace DOSA_PUBLIC
