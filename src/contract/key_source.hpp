@@ -18,11 +18,18 @@ class KeySource {
  public:
   KeySource() = default;
   explicit KeySource(const ContiguousKeys& keys)
-      : codes_(keys.codes.data), scales_(keys.scales.data), stride_(keys.codes.strides[0]),
-        scale_stride_(keys.scales.strides[0]), head_dim_(static_cast<std::int32_t>(keys.codes.shape[1])) {}
+      : codes_(keys.codes.data),
+        scales_(keys.scales.data),
+        stride_(keys.codes.strides[0]),
+        scale_stride_(keys.scales.strides[0]),
+        head_dim_(static_cast<std::int32_t>(keys.codes.shape[1])) {}
   KeySource(const PagedKeys& keys, std::int64_t request)
-      : codes_(keys.cache), stride_(keys.page_stride), head_dim_(keys.head_dim), pages_(keys.pages),
-        table_(keys.block_table.data + request * keys.block_table.strides[0]), table_stride_(keys.block_table.strides[1]),
+      : codes_(keys.cache),
+        stride_(keys.page_stride),
+        head_dim_(keys.head_dim),
+        pages_(keys.pages),
+        table_(keys.block_table.data + request * keys.block_table.strides[0]),
+        table_stride_(keys.block_table.strides[1]),
         page_shift_(std::countr_zero(static_cast<std::uint32_t>(keys.page_size))) {}
 
   [[nodiscard]] std::int32_t head_dim() const noexcept { return head_dim_; }
@@ -42,7 +49,7 @@ class KeySource {
  private:
   const std::uint8_t* codes_ = nullptr;
   const float* scales_ = nullptr;
-  std::int64_t stride_ = 0;        ///< contiguous: codes from key to key; paged: bytes from page to page
+  std::int64_t stride_ = 0;  ///< contiguous: codes from key to key; paged: bytes from page to page
   std::int64_t scale_stride_ = 0;
   std::int32_t head_dim_ = 0;
   std::int64_t pages_ = 0;

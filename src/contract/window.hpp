@@ -30,7 +30,8 @@ struct Forced {
   }
 };
 
-[[nodiscard]] constexpr Forced forced_of(const Window& window, std::int64_t always_first, std::int64_t always_last) noexcept {
+[[nodiscard]] constexpr Forced forced_of(const Window& window, std::int64_t always_first,
+                                         std::int64_t always_last) noexcept {
   const std::int64_t head = std::min(always_first, window.size());
   const std::int64_t tail = std::min(always_last, window.size());
   return {window, window.first + head, std::max(window.first + head, window.last - tail)};

@@ -14,8 +14,8 @@ struct Choice {
   std::string why;
 };
 
-/// `asked` automatic: DOSA_ISA from the environment if set, else the best available. Throws Error{not_available} naming what
-/// the processor or the kernel lacks; never falls back.
+/// `asked` automatic: DOSA_ISA from the environment if set, else the best available. Throws Error{not_available} naming
+/// what the processor or the kernel lacks; never falls back.
 [[nodiscard]] Choice choose(Isa asked);
 [[nodiscard]] std::vector<IsaInfo> available_isas();
 [[nodiscard]] std::string processor_name();

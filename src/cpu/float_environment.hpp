@@ -1,5 +1,5 @@
-// Round to nearest, subnormals honoured, exceptions masked, whatever the caller's thread had; restored on exit. Bits of both
-// score models and the direction of every bound depend on it.
+// Round to nearest, subnormals honoured, exceptions masked, whatever the caller's thread had; restored on exit. Bits of
+// both score models and the direction of every bound depend on it.
 #pragma once
 
 #if defined(__x86_64__)
@@ -19,7 +19,10 @@ class FloatEnvironment {
  private:
   unsigned saved_;
 #else
-  FloatEnvironment() noexcept { std::feholdexcept(&saved_); std::fesetround(FE_TONEAREST); }
+  FloatEnvironment() noexcept {
+    std::feholdexcept(&saved_);
+    std::fesetround(FE_TONEAREST);
+  }
   ~FloatEnvironment() { std::fesetenv(&saved_); }
 
  private:

@@ -1,16 +1,16 @@
 // What an instruction set provides to the CPU backend: one table of functions, one file an instruction set.
 //
-// A *panel* is a block of up to `panel_keys` keys in the instruction set's own layout, with what every bound needs about
-// each key (scale, features). A *form* is one query row as a set of linear rows with an epilogue:
+// A *panel* is a block of up to `panel_keys` keys in the instruction set's own layout, with what every bound needs
+// about each key (scale, features). A *form* is one query row as a set of linear rows with an epilogue:
 //   S(k)  = sum over relu rows j of coef[j] * relu(row_j . k)  -  max(0, max over aggregate rows a of row_a . k)
-//   A(k)  = constant + min(alt_norm * norm, alt_mean + alt_centred * centred) + sum over features f of allow[f] * feature[f]
-//   upper = up( scale * (S + A) ),   lower = down( scale * (S - A) )     (lower only without aggregate rows)
-//   up(x) = x + (|x| * 2^-21 + 2^-145), down(x) = x - (|x| * 2^-21 + 2^-145): covers the last operations and the model's
-//   own last rounding at the subnormal end.
-// All other numeric slack is part of constant and allow[]: certificate/ computes it from `Arithmetic`. The functions add
-// nothing else, but a key whose scale is negative, NaN or infinite, or that holds a NaN code, gets upper = +inf and lower = -inf (it is scored
-// under the model), and so does every key of a form whose arithmetic overflows: the result of `upper` is never NaN and never
-// too small.
+//   A(k)  = constant + min(alt_norm * norm, alt_mean + alt_centred * centred) + sum over features f of allow[f] *
+//   feature[f] upper = up( scale * (S + A) ),   lower = down( scale * (S - A) )     (lower only without aggregate rows)
+//   up(x) = x + (|x| * 2^-21 + 2^-145), down(x) = x - (|x| * 2^-21 + 2^-145): covers the last operations and the
+//   model's own last rounding at the subnormal end.
+// All other numeric slack is part of constant and allow[]: certificate/ computes it from `Arithmetic`. The functions
+// add nothing else, but a key whose scale is negative, NaN or infinite, or that holds a NaN code, gets upper = +inf and
+// lower = -inf (it is scored under the model), and so does every key of a form whose arithmetic overflows: the result
+// of `upper` is never NaN and never too small.
 #pragma once
 
 #include <cstddef>
@@ -26,9 +26,9 @@ namespace dosa::cpu {
 enum Feature : int {
   kNorm = 0,     ///< |k| of the unscaled code vector
   kCentred = 1,  ///< |k - mean| where the pack was given a mean; else a copy of |k|
-  kModel = 2,    ///< sm90 only: for chunk s = 0..D/32-1: feature[kModel + 2 s] = largest 2^e_b over the chunk's nonzero codes
-                 ///< (0 if none; e_b unnormalised: subnormal codes count as 2^-6), feature[kModel + 2 s + 1] = |k| over the
-                 ///< chunks before s (0 for s = 0)
+  kModel = 2,    ///< sm90 only: for chunk s = 0..D/32-1: feature[kModel + 2 s] = largest 2^e_b over the chunk's nonzero
+               ///< codes (0 if none; e_b unnormalised: subnormal codes count as 2^-6), feature[kModel + 2 s + 1] = |k|
+               ///< over the chunks before s (0 for s = 0)
 };
 inline constexpr int kMaxFeatures = kModel + 2 * 8;
 [[nodiscard]] constexpr int feature_count(ScoreModel model, int head_dim) noexcept {
@@ -43,12 +43,12 @@ struct PackSpec {
 
 /// Memory is the caller's: `panel_bytes(D, model)` bytes, 64-byte aligned; a panel is a plain header over it.
 struct Panel {
-  std::byte* data = nullptr;   ///< the instruction set's layout of the codes
-  float* scale = nullptr;      ///< [panel_keys]
-  float* features = nullptr;   ///< [feature_count][panel_keys]
+  std::byte* data = nullptr;  ///< the instruction set's layout of the codes
+  float* scale = nullptr;     ///< [panel_keys]
+  float* features = nullptr;  ///< [feature_count][panel_keys]
   std::int32_t head_dim = 0;
   std::int32_t feature_count = 0;
-  std::int32_t count = 0;      ///< keys present; lanes past it hold zero codes, scale 0, features 0
+  std::int32_t count = 0;  ///< keys present; lanes past it hold zero codes, scale 0, features 0
 };
 
 /// One query row as linear rows, before the instruction set's layout.
@@ -76,9 +76,10 @@ struct Form {
 
 /// What the certificate must know of the instruction set's arithmetic; every number is a proven upper bound.
 struct Arithmetic {
-  double dot_error;        ///< |computed row.k - stored row.k| <= dot_error * sum |row_d k_d|, D included
-  double row_error;        ///< |stored row - given row|_d <= row_error * |given row_d| for aggregate rows (0 where F32 is kept)
-  double epilogue_error;   ///< relative error per operation of the epilogue (2^-23 covers every rounding mode)
+  double dot_error;  ///< |computed row.k - stored row.k| <= dot_error * sum |row_d k_d|, D included
+  double
+      row_error;  ///< |stored row - given row|_d <= row_error * |given row_d| for aggregate rows (0 where F32 is kept)
+  double epilogue_error;  ///< relative error per operation of the epilogue (2^-23 covers every rounding mode)
 };
 
 struct Kernels {
@@ -90,8 +91,8 @@ struct Kernels {
   std::size_t (*form_bytes)(int rows, int head_dim);
   Panel (*make_panel)(std::byte* memory, int head_dim, ScoreModel model);
 
-  /// Packs keys first .. first+count-1, or index[0..count-1] where index is not null. Invalid physical pages become keys
-  /// whose scale is NaN (the caller knows by KeySource::locate that they are not selectable).
+  /// Packs keys first .. first+count-1, or index[0..count-1] where index is not null. Invalid physical pages become
+  /// keys whose scale is NaN (the caller knows by KeySource::locate that they are not selectable).
   void (*pack)(const KeySource& keys, const std::int32_t* index, std::int64_t first, int count, const PackSpec& spec,
                Panel& panel);
   Form (*make_form)(const FormSpec& spec, ScoreModel model, std::byte* memory);
@@ -112,9 +113,10 @@ struct Kernels {
 
   /// Number of values with !(v < threshold).
   std::int64_t (*count_not_below)(const float* values, std::int64_t count, float threshold);
-  /// Appends base + i for every i with !(values[i] < threshold), ascending; returns how many. `out` has room for count + 16.
-  std::int64_t (*compress_not_below)(const float* values, std::int64_t count, float threshold,
-                                                   std::int32_t base, std::int32_t* out);
+  /// Appends base + i for every i with !(values[i] < threshold), ascending; returns how many. `out` has room for count
+  /// + 16.
+  std::int64_t (*compress_not_below)(const float* values, std::int64_t count, float threshold, std::int32_t base,
+                                     std::int32_t* out);
 };
 
 /// nullptr where the build lacks it. Availability on this machine is dispatch.hpp's business.

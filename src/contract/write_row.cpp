@@ -1,0 +1,60 @@
+#include "contract/write_row.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace dosa {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+std::int64_t written_index(const PagedKeys* paged, IndexBase base, const Row& row, std::int64_t key) noexcept {
+  switch (base) {
+    case IndexBase::absolute:
+      return key + row.first_key;
+    case IndexBase::window:
+      return key + row.first_key - row.window.first;
+    case IndexBase::slot:
+      break;
+  }
+  const std::int64_t page = *paged->block_table.at(row.request, key / paged->page_size);
+  return page * paged->page_size + key % paged->page_size;
+}
+
+}  // namespace
+
+void RowWriter::put(std::int64_t key, float score) {
+  *selection_.indices.at(row_.row, slot_) =
+      static_cast<std::int32_t>(written_index(paged_, options_.index_base, row_, key));
+  if (options_.scores) *selection_.scores.at(row_.row, slot_) = score;
+  ++slot_;
+}
+
+void RowWriter::finish() {
+  *selection_.lengths.at(row_.row) = static_cast<std::int32_t>(slot_);
+  for (; slot_ < options_.top_k; ++slot_) {
+    *selection_.indices.at(row_.row, slot_) = -1;
+    if (options_.scores) *selection_.scores.at(row_.row, slot_) = -kInfinity;
+  }
+}
+
+void write_row(const Problem& problem, const Options& options, const Row& row, std::span<Entry> entries,
+               const Selection& selection) {
+  RowWriter writer(std::get_if<PagedKeys>(&problem.keys), options, row, selection);
+  const auto put_forced = [&](const Window& forced) {
+    for (std::int64_t key = forced.first; key < forced.last && !writer.full(); ++key) writer.put(key, kInfinity);
+  };
+  put_forced(row.head);
+  if (options.order == Order::score) {
+    put_forced(row.tail);
+    std::sort(entries.begin(), entries.end(), before);
+    for (const Entry& entry : entries) writer.put(entry.index, entry.score);
+  } else {
+    std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.index < b.index; });
+    for (const Entry& entry : entries) writer.put(entry.index, entry.score);
+    put_forced(row.tail);
+  }
+  writer.finish();
+}
+
+}  // namespace dosa
