@@ -1,0 +1,61 @@
+#include "trace/mapped_file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <system_error>
+
+#include "dosa/types.hpp"
+
+namespace dosa {
+namespace {
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  [[nodiscard]] int get() const noexcept { return fd_; }
+
+ private:
+  int fd_;
+};
+
+[[noreturn]] void refuse(const std::filesystem::path& path, const char* action) {
+  throw Error(ErrorKind::io,
+              fmt::format("{}: cannot {}: {}", path.string(), action, std::generic_category().message(errno)));
+}
+
+}  // namespace
+
+std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& path) {
+  // O_NONBLOCK: opening a FIFO must fail below instead of waiting for a writer.
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0) refuse(path, "open");
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) refuse(path, "inspect");
+  if (!S_ISREG(status.st_mode)) {
+    throw Error(ErrorKind::io, fmt::format("{}: not a regular file (trace files are memory-mapped)", path.string()));
+  }
+  const auto size = static_cast<std::size_t>(status.st_size);
+  void* data = nullptr;
+  if (size != 0) {
+    data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
+    if (data == MAP_FAILED) refuse(path, "map");
+  }
+  return std::shared_ptr<const MappedFile>(new MappedFile(data, size));
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(data_, size_);
+}
+
+}  // namespace dosa
