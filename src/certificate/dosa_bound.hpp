@@ -13,42 +13,44 @@ namespace dosa::certificate {
 
 /// A sample of the row's keys with all head dots, what activations and survival are measured on.
 struct Sample {
-  int keys = 0;                 ///< sampled keys (not necessarily distinct)
-  int stride = 0;               ///< dots of head h: dots[h * stride + s]
-  const float* dots = nullptr;  ///< approximate q_h . k of each head and sampled key (no claim of exactness needed)
-  const float* scale = nullptr; ///< k_scale [keys]
-  const float* norm = nullptr;  ///< |k| [keys]
+  int keys = 0;            ///< sampled keys (not necessarily distinct)
+  int likely_winners = 0;  ///< the first so many are likely winners (seeds); the others are a uniform random sample
+  int stride = 0;          ///< dots of head h: dots[h * stride + s]
+  const float* dots = nullptr;     ///< approximate q_h . k of each head and sampled key (no claim of exactness needed)
+  const float* scale = nullptr;    ///< k_scale [keys]
+  const float* norm = nullptr;     ///< |k| [keys]
   const float* centred = nullptr;  ///< |k - mean| [keys]
-  double winners = 0;           ///< expected share of winners among the sampled keys: K / visible
+  double winners = 0;              ///< expected share of winners among the random keys: K / visible
 };
 
 struct RowInput {
   ScoreRow row;
   ScoreModel model;
   cpu::Arithmetic arithmetic;
-  const float* mean = nullptr;    ///< [D], the mean handed to the pack; nullptr: none
+  const float* mean = nullptr;  ///< [D], the mean handed to the pack; nullptr: none
   Ablation ablation;
-  int retained_heads = 0;         ///< 0: choose by the sample
+  int retained_heads = 0;  ///< 0: choose by the sample
   Sample sample;
-  double refine_cost = 1.4;       ///< cost of refining one survivor, in dense scores (measured: bench)
+  double refine_cost = 1.4;  ///< cost of refining one survivor, in dense scores (measured: bench)
 };
 
 struct Choice {
-  bool finite = false;         ///< false: constants are not finite or may overflow; the row must be scored under the model
-  int retained = 0;            ///< r
+  bool finite = false;  ///< false: constants are not finite or may overflow; the row must be scored under the model
+  int retained = 0;     ///< r
   int aggregates = 0;
-  double survival = 1;         ///< predicted share of keys that survive
-  double cost = 1;             ///< predicted cost relative to dense
+  double survival = 1;  ///< predicted share of keys that survive
+  double cost = 1;      ///< predicted cost relative to dense
 };
 
 /// Scratch bytes that `dense_form` and `dosa_form` need (H and D up to the contract's limits).
 [[nodiscard]] std::size_t scratch_bytes(int heads, int head_dim, int sample_keys);
 
-/// All heads retained: spec'd by the score itself; allow[] covers the arithmetic and the model (T7, T8). Returns false where
-/// the row is not finite or may overflow. `rows` receives [H][D], `coef` [H].
+/// All heads retained: spec'd by the score itself; allow[] covers the arithmetic and the model (T7, T8). Returns false
+/// where the row is not finite or may overflow. `rows` receives [H][D], `coef` [H].
 [[nodiscard]] bool dense_form(const RowInput& input, float* rows, float* coef, cpu::FormSpec& spec);
 
-/// The certificate's form. `rows` receives up to [H + 4][D], `coef` up to [H]. Where choice.finite is false nothing else is set.
+/// The certificate's form. `rows` receives up to [H + 4][D], `coef` up to [H]. Where choice.finite is false nothing
+/// else is set.
 [[nodiscard]] Choice dosa_form(const RowInput& input, std::span<std::byte> scratch, float* rows, float* coef,
                                cpu::FormSpec& spec);
 

@@ -60,6 +60,9 @@ struct FormSpec {
   const float* coef = nullptr;  ///< [relu_rows]
   float constant = 0;
   float allow[kMaxFeatures] = {};
+  /// A key whose scale is not in [0, scale_limit] gets upper = +inf and lower = -inf: beyond it the served sum may
+  /// overflow where the real one does not (sm90: partial sums are scaled before they are added).
+  float scale_limit = 3.40282347e38F;
   bool has_alternative = false;  ///< the min(...) term of A(k)
   float alt_norm = 0, alt_mean = 0, alt_centred = 0;
 };
@@ -70,6 +73,7 @@ struct Form {
   int head_dim = 0, relu_rows = 0, aggregate_rows = 0, feature_count = 0;
   float constant = 0;
   float allow[kMaxFeatures] = {};
+  float scale_limit = 3.40282347e38F;
   bool has_alternative = false;
   float alt_norm = 0, alt_mean = 0, alt_centred = 0;
 };
