@@ -2,11 +2,11 @@
 //
 // A *panel* is a block of up to `panel_keys` keys in the instruction set's own layout, with what every bound needs
 // about each key (scale, features). A *form* is one query row as a set of linear rows with an epilogue:
-//   S(k)  = sum over relu rows j of coef[j] * relu(row_j . k)  -  max(0, max over aggregate rows a of row_a . k)
-//   A(k)  = constant + min(alt_norm * norm, alt_mean + alt_centred * centred) + sum over features f of allow[f] *
-//   feature[f] upper = up( scale * (S + A) ),   lower = down( scale * (S - A) )     (lower only without aggregate rows)
-//   up(x) = x + (|x| * 2^-21 + 2^-145), down(x) = x - (|x| * 2^-21 + 2^-145): covers the last operations and the
-//   model's own last rounding at the subnormal end.
+//   S(k)  = sum over relu rows j of coef[j] * relu(row_j . k)  -  max(aggregate_floor, max over aggregate rows a of
+//   row_a . k) A(k)  = constant + min(alt_norm * norm, alt_mean + alt_centred * centred) + sum over features f of
+//   allow[f] * feature[f] upper = up( scale * (S + A) ),   lower = down( scale * (S - A) )     (lower only without
+//   aggregate rows) up(x) = x + (|x| * 2^-21 + 2^-145), down(x) = x - (|x| * 2^-21 + 2^-145): covers the last
+//   operations and the model's own last rounding at the subnormal end.
 // All other numeric slack is part of constant and allow[]: certificate/ computes it from `Arithmetic`. The functions
 // add nothing else, but a key whose scale is negative, NaN or infinite, or that holds a NaN code, gets upper = +inf and
 // lower = -inf (it is scored under the model), and so does every key of a form whose arithmetic overflows: the result
@@ -63,6 +63,7 @@ struct FormSpec {
   /// A key whose scale is not in [0, scale_limit] gets upper = +inf and lower = -inf: beyond it the served sum may
   /// overflow where the real one does not (sm90: partial sums are scaled before they are added).
   float scale_limit = 3.40282347e38F;
+  float aggregate_floor = 0;     ///< 0, or -inf for the absolute-value form (only with aggregate rows)
   bool has_alternative = false;  ///< the min(...) term of A(k)
   float alt_norm = 0, alt_mean = 0, alt_centred = 0;
 };
@@ -74,6 +75,7 @@ struct Form {
   float constant = 0;
   float allow[kMaxFeatures] = {};
   float scale_limit = 3.40282347e38F;
+  float aggregate_floor = 0;
   bool has_alternative = false;
   float alt_norm = 0, alt_mean = 0, alt_centred = 0;
 };
