@@ -29,7 +29,8 @@ struct Workload {
   std::string name;
   Problem problem;
   std::int64_t top_k = 0;  ///< the K that makes the input hard
-  /// Score of key i in every row that sees it, under both score models, bit for bit (NaN: any payload). Empty where the
+  /// Score of key i in every row that sees it, under both score models, bit for bit (NaN: any payload;
+  /// zero: either sign, which padded heads of sm90 can flip). Empty where the
   /// construction does not fix the scores.
   std::vector<float> known_scores;
   std::vector<std::shared_ptr<const void>> owners;
