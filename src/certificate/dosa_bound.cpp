@@ -1,0 +1,190 @@
+#include "certificate/dosa_bound.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+
+#include "certificate/choice.hpp"
+#include "certificate/form.hpp"
+#include "certificate/outward.hpp"
+
+namespace dosa::certificate {
+namespace {
+
+constexpr std::size_t kAlign = 64;
+constexpr std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+/// Hands out pieces of the caller's scratch.
+class Carver {
+ public:
+  explicit Carver(std::span<std::byte> memory) : next_(memory.data()) {
+    const auto address = reinterpret_cast<std::uintptr_t>(next_);
+    next_ += (kAlign - address % kAlign) % kAlign;
+  }
+  template <typename T>
+  T* take(std::size_t count) {
+    T* memory = reinterpret_cast<T*>(next_);
+    std::uninitialized_default_construct_n(memory, count);
+    next_ += aligned(count * sizeof(T));
+    return memory;
+  }
+
+ private:
+  std::byte* next_;
+};
+
+struct MeanDots {
+  double dot[kMaxHeads], error[kMaxHeads];
+  bool valid = false;
+};
+
+/// q . mu for the heads in `order` (positives), with bounds of the rounding.
+void mean_dots(const RowFacts& facts, const float* values, const int* order, int count, const float* mean,
+               MeanDots& out) {
+  double square = 0;
+  for (int d = 0; d < facts.dim; ++d) square += static_cast<double>(mean[d]) * static_cast<double>(mean[d]);
+  const double norm = std::sqrt(square);
+  out.valid = norm < 0x1p20;  // false for NaN: a mean that no E4M3 keys have is not used
+  if (!out.valid) return;
+  for (int i = 0; i < count; ++i) {
+    const float* q = values + static_cast<std::ptrdiff_t>(order[i]) * facts.dim;
+    out.dot[i] = exact_dot(q, mean, facts.dim);  // here not exact: mu is arbitrary
+    out.error[i] = facts.norm[order[i]] * norm * 0x1p-43;
+  }
+}
+
+}  // namespace
+
+std::size_t scratch_bytes(int heads, int head_dim, int sample_keys) {
+  const auto h = static_cast<std::size_t>(heads), d = static_cast<std::size_t>(head_dim);
+  return kAlign + aligned(sizeof(RowFacts)) + aligned(h * d * sizeof(float)) + aligned(h * h * sizeof(double)) +
+         aligned(SampleModel::floats(sample_keys) * sizeof(float)) + aligned(sizeof(RealBound)) +
+         aligned(sizeof(MeanDots));
+}
+
+bool dense_form(const RowInput& input, float* rows, float* coef, cpu::FormSpec& spec) {
+  RowFacts facts;
+  read_row(input.row, input.model, rows, facts);
+  if (!facts.finite) return false;
+  RealBound bound;
+  bound.retained = facts.heads;
+  for (int h = 0; h < facts.heads; ++h) {
+    bound.head[h] = h;
+    bound.coef[h] = facts.weight[h];
+  }
+  const ModelError model = model_error(input.model, facts, rows);
+  return make_form(bound, facts, model, input.arithmetic, cpu::feature_count(input.model, facts.dim), nullptr, rows,
+                   rows, coef, spec);
+}
+
+Choice dosa_form(const RowInput& input, std::span<std::byte> scratch, float* rows, float* coef, cpu::FormSpec& spec) {
+  Choice choice;
+  Carver carve(scratch);
+  const int heads = input.row.heads, dim = input.row.head_dim;
+  auto& facts = *carve.take<RowFacts>(1);
+  auto* values = carve.take<float>(static_cast<std::size_t>(heads) * static_cast<std::size_t>(dim));
+  read_row(input.row, input.model, values, facts);
+  if (!facts.finite) return choice;
+  const ModelError model = model_error(input.model, facts, values);
+  if (!model.finite) return choice;
+
+  auto* cache = carve.take<double>(static_cast<std::size_t>(heads) * static_cast<std::size_t>(heads));
+  SampleModel sample(input, facts, carve.take<float>(SampleModel::floats(input.sample.keys)));
+  auto& bound = *carve.take<RealBound>(1);
+  auto& mean = *carve.take<MeanDots>(1);
+  bound = RealBound{};
+  mean.valid = false;
+  const HeadOrder& order = sample.heads();
+  const int positives = order.positives, active = positives + order.negatives;
+  Gram gram(facts, values, order.order, positives, cache);
+
+  const bool use_mean = input.mean != nullptr && input.ablation.centred;
+  const auto rest_for = [&](int retained) {
+    if (retained >= positives) return Projection{};
+    if (use_mean && !mean.valid) mean_dots(facts, values, order.order, positives, input.mean, mean);
+    return project(facts, order.order, retained, gram, mean.valid ? mean.dot : nullptr,
+                   mean.valid ? mean.error : nullptr, input.ablation);
+  };
+
+  const int most = input.ablation.aggregate ? (input.ablation.second_aggregate ? 2 : 1) : 0;
+  // What a key of typical shape pays for the model: prefix norms grow like the square root of the prefix, the largest
+  // power of two of a chunk is about 2.5 times the root mean square of a code.
+  double per_norm = model.feature[cpu::kNorm];
+  if (input.model == ScoreModel::sm90) {
+    const int chunks = dim / 32;
+    for (int s = 0; s < chunks; ++s) {
+      per_norm += model.feature[cpu::kModel + 2 * s] * 2.5 / std::sqrt(static_cast<double>(dim)) +
+                  model.feature[cpu::kModel + 2 * s + 1] * std::sqrt(static_cast<double>(s) / chunks);
+    }
+  }
+
+  int retained = 0, aggregates = 0;
+  if (input.retained_heads > 0 || input.sample.keys - input.sample.likely_winners < 16) {
+    retained = std::min(active, input.retained_heads > 0 ? input.retained_heads : positives);
+    aggregates = retained < active && order.negatives > 0 ? most : 0;
+    if (input.sample.keys > 0) {
+      sample.start(retained, rest_for(retained), per_norm);
+      choice.survival = sample.survival(aggregates);
+    }
+    choice.cost = (retained + aggregates) / static_cast<double>(heads) + input.refine_cost * choice.survival;
+  } else {
+    choice.cost = INFINITY;
+    const int first = std::max(1, std::min(active, positives - 4));
+    const int last = std::min(active, positives + 8);
+    for (int r = first; r <= last; ++r) {
+      if (r <= positives) {
+        sample.start(r, rest_for(r), per_norm);
+      } else {
+        sample.next();
+      }
+      const int omitted_negatives = active - std::max(r, positives);
+      double survival = 1;
+      for (int a = omitted_negatives > 0 ? std::min(1, most) : 0; a <= (omitted_negatives > 0 ? most : 0); ++a) {
+        survival = sample.survival(a);
+        const double cost = (r + a) / static_cast<double>(heads) + input.refine_cost * survival;
+        if (cost < choice.cost) {
+          choice.cost = cost;
+          choice.survival = survival;
+          retained = r;
+          aggregates = a;
+        }
+      }
+      // A further head saves at most what survives beyond the winners.
+      if (r > positives && input.refine_cost * (survival - input.sample.winners) * heads < 1) break;
+    }
+  }
+
+  const Projection rest = rest_for(retained);
+  bound.retained = retained;
+  for (int i = 0; i < retained; ++i) {
+    bound.head[i] = order.order[i];
+    bound.coef[i] = facts.weight[order.order[i]] + (i < positives ? rest.fold[i] : 0);
+    if (i < positives && rest.fold[i] > 0) bound.coef[i] *= kInflate;
+  }
+  bound.aggregates = aggregates;
+  for (int i = std::max(retained, positives); i < active; ++i) {
+    const int h = order.order[i];
+    bound.member[0][h] = order.by_winners[h];
+    bound.member[1][h] = order.by_random[h];
+  }
+  bound.rest = rest;
+  bound.centred = mean.valid;
+  bound.absolute_form = input.ablation.absolute_form;
+  const bool ok = make_form(bound, facts, model, input.arithmetic, cpu::feature_count(input.model, dim), input.mean,
+                            values, rows, coef, spec);
+  if (!ok) return Choice{};
+  choice.finite = true;
+  choice.retained = retained;
+  choice.aggregates = aggregates;
+  return choice;
+}
+
+bool may_profit(const ScoreRow& row, double winners) {
+  int positives = 0;
+  for (int h = 0; h < row.heads; ++h) positives += row.weights[h * row.weight_stride] > 0 ? 1 : 0;
+  // Fewer rows than positives minus four never paid on any trace: the norm residual lets nearly every key survive.
+  const double rows = std::max(1, positives - 4) + (positives < row.heads ? 1 : 0);
+  return rows / row.heads + winners < 1;
+}
+
+}  // namespace dosa::certificate

@@ -1,0 +1,29 @@
+// From real numbers to the F32 form that a kernel evaluates: every constant rounded outward, every rounding of the
+// evaluation and of the score model covered by an allowance (T7, T8).
+#pragma once
+
+#include "certificate/model_error.hpp"
+#include "certificate/projection.hpp"
+
+namespace dosa::certificate {
+
+/// A bound in real arithmetic: sum coef_j relu(q_j . k) + min(norm |k|, mean + centred |k - mu|) - max over a of
+/// relu(sum over members of |w_h| q_h . k).
+struct RealBound {
+  int retained = 0;
+  int head[kMaxHeads];     ///< retained heads
+  double coef[kMaxHeads];  ///< at least the real coefficient (equal where it is a weight)
+  int aggregates = 0;
+  bool member[2][kMaxHeads];  ///< heads of each aggregate, by head
+  Projection rest;
+  bool centred = false;  ///< rest.mean and rest.centred are valid for the mean of the pack
+  bool absolute_form = false;
+};
+
+/// Fills rows (retained, then aggregates), coef and spec. `values` [H][D] of read_row may be `rows` itself when all
+/// heads are retained in order. False where a constant is not finite or the evaluation could overflow.
+[[nodiscard]] bool make_form(const RealBound& bound, const RowFacts& facts, const ModelError& model,
+                             const cpu::Arithmetic& arithmetic, int features, const float* mean, const float* values,
+                             float* rows, float* coef, cpu::FormSpec& spec) noexcept;
+
+}  // namespace dosa::certificate

@@ -1,0 +1,36 @@
+// Omitted positive heads: anchors, folded coefficients and the allowance for what the anchors miss (T2, T3, T4).
+#pragma once
+
+#include "certificate/row.hpp"
+
+namespace dosa::certificate {
+
+/// sum over omitted h of w_h relu(q_h . k) <= sum over retained j of fold[j] relu(q_j . k) + min(norm * |k|, mean +
+/// centred * |k - mu|).
+struct Projection {
+  double fold[kMaxHeads] = {};  ///< by retained position
+  double norm = 0;              ///< E
+  double mean = 0;              ///< sum of relu(u_h . mu)
+  double centred = 0;           ///< E again: the two radii are the same
+};
+
+/// Exact Gram entries of the heads order[0..count-1], computed when first asked for; cache holds count * count entries.
+class Gram {
+ public:
+  Gram(const RowFacts& facts, const float* values, const int* order, int count, double* cache) noexcept;
+  [[nodiscard]] double operator()(int i, int j) noexcept;
+  [[nodiscard]] int count() const noexcept { return count_; }
+
+ private:
+  const float* values_;
+  const int* order_;
+  double* cache_;
+  int dim_, count_;
+};
+
+/// order[0..retained-1] are kept, order[retained..gram.count()-1] (positive weights) are omitted; mean_dot[i] =
+/// q_order[i] . mu within mean_error[i], or both null.
+[[nodiscard]] Projection project(const RowFacts& facts, const int* order, int retained, Gram& gram,
+                                 const double* mean_dot, const double* mean_error, const Ablation& ablation) noexcept;
+
+}  // namespace dosa::certificate
