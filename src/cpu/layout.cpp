@@ -1,0 +1,104 @@
+#include "cpu/layout.hpp"
+
+#include <algorithm>
+
+#include "certificate/dosa_bound.hpp"
+#include "select/exact_selector.hpp"
+
+namespace dosa::cpu {
+namespace {
+
+// Rows of a tile share the packing of keys, a tenth of one row's dense work: eight rows leave about one percent.
+constexpr int kTileRows = 8;
+constexpr std::int64_t kBudgetBase = std::int64_t{64} << 20;
+constexpr std::int64_t kBudgetKey = 32;
+
+std::int64_t slab(const Layout& layout) { return layout.keys + 2 * 64; }  // a panel may reach past the last key
+
+}  // namespace
+
+RowMemory cut_row(Arena& arena, const Layout& layout) {
+  const Kernels& kernels = *layout.kernels;
+  RowMemory row{};
+  row.upper = arena.take<float>(slab(layout));
+  row.lower = arena.take<float>(slab(layout));
+  row.list = arena.take<std::int32_t>(slab(layout));
+  row.dense_form = arena.take<std::byte>(static_cast<std::int64_t>(kernels.form_bytes(layout.heads, layout.head_dim)));
+  row.dosa_form =
+      arena.take<std::byte>(static_cast<std::int64_t>(kernels.form_bytes(layout.heads + 4, layout.head_dim)));
+  row.entries = arena.take<Entry>(ExactSelector::buffer_entries(layout.slots_wanted));
+  return row;
+}
+
+SlotMemory cut_slot(Arena& arena, const Layout& layout) {
+  SlotMemory slot{};
+  slot.rows = {arena.take<RowMemory>(layout.tile_rows), static_cast<std::size_t>(layout.tile_rows)};
+  slot.mean = arena.take<float>(layout.head_dim);
+  slot.seeds = arena.take<std::int32_t>(2 * layout.slots_wanted);
+  slot.votes = arena.take<std::int32_t>(4 * layout.slots_wanted);
+  return slot;
+}
+
+ThreadMemory cut_thread(Arena& arena, const Layout& layout) {
+  const Kernels& kernels = *layout.kernels;
+  const std::int64_t keys = (kSampleKeys + 63) / 64 * 64 + 64;
+  ThreadMemory thread{};
+  auto* const panel =
+      arena.take<std::byte>(static_cast<std::int64_t>(kernels.panel_bytes(layout.head_dim, layout.model)));
+  if (panel != nullptr) thread.panel = kernels.make_panel(panel, layout.head_dim, layout.model);
+  thread.sample_dots = arena.take<float>(keys * layout.heads);
+  thread.sample_numbers = arena.take<float>(3 * keys);
+  thread.panel_dots = arena.take<float>(std::int64_t{kernels.panel_keys} * layout.heads);
+  thread.sample_keys = arena.take<std::int32_t>(keys);
+  thread.rows = arena.take<float>(std::int64_t{layout.heads + 4} * layout.head_dim);
+  thread.coef = arena.take<float>(layout.heads);
+  thread.certificate_bytes = certificate::scratch_bytes(layout.heads, layout.head_dim, kSampleKeys);
+  thread.certificate = arena.take<std::byte>(static_cast<std::int64_t>(thread.certificate_bytes));
+  thread.model_row = arena.take<std::byte>(
+      static_cast<std::int64_t>(kernels.model_bytes(layout.model, layout.heads, layout.head_dim)));
+  thread.block_index = arena.take<std::int32_t>(kModelBlock + 16);
+  thread.block_scores = arena.take<float>(kModelBlock + 2 * 64);
+  thread.kth = arena.take<KthScratch>(1);
+  return thread;
+}
+
+std::size_t workspace_bytes(const Layout& layout) {
+  Arena arena;
+  for (int t = 0; t < layout.threads; ++t) (void)cut_thread(arena, layout);
+  for (int s = 0; s < layout.slots; ++s) {
+    (void)cut_slot(arena, layout);
+    for (int r = 0; r < layout.tile_rows; ++r) (void)cut_row(arena, layout);
+  }
+  return arena.wanted_bytes();
+}
+
+Layout make_layout(const Kernels& kernels, const Shape& shape, const Options& options, int threads) {
+  Layout layout;
+  layout.kernels = &kernels;
+  layout.threads = threads;
+  layout.keys = shape.keys;
+  layout.slots_wanted = std::min(options.top_k, shape.keys);
+  layout.heads = static_cast<int>(shape.heads);
+  layout.head_dim = static_cast<int>(shape.head_dim);
+  layout.model = options.model;
+
+  Arena thread_arena, row_arena;
+  (void)cut_thread(thread_arena, layout);
+  (void)cut_row(row_arena, layout);
+  const std::int64_t allowance = 4096 + 32 * layout.slots_wanted;  // a row in flight brings its own
+  const std::int64_t row_bytes = static_cast<std::int64_t>(row_arena.used()) +
+                                 static_cast<std::int64_t>(6 * sizeof(std::int32_t)) * layout.slots_wanted;
+  const std::int64_t budget =
+      kBudgetBase + kBudgetKey * layout.keys - static_cast<std::int64_t>(thread_arena.used()) * threads;
+  const std::int64_t in_flight = std::max<std::int64_t>(1, budget / std::max<std::int64_t>(1, row_bytes - allowance));
+
+  const std::int64_t rows = std::max<std::int64_t>(1, shape.rows);
+  layout.tile_rows = static_cast<int>(std::min<std::int64_t>({kTileRows, rows, in_flight}));
+  // One tile a thread where memory and rows allow it; otherwise all threads share the tile in flight.
+  const std::int64_t tiles = (rows + layout.tile_rows - 1) / layout.tile_rows;
+  const bool tile_a_thread = in_flight / layout.tile_rows >= threads && tiles >= 2 * threads;
+  layout.slots = tile_a_thread ? threads : 1;
+  return layout;
+}
+
+}  // namespace dosa::cpu

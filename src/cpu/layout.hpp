@@ -1,0 +1,78 @@
+// Memory of one CPU call: how many rows are in flight, and where each of their arrays lies in the workspace.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "contract/total_order.hpp"
+#include "cpu/arena.hpp"
+#include "cpu/kernels.hpp"
+#include "dosa/plan.hpp"
+#include "select/kth_largest.hpp"
+
+namespace dosa::cpu {
+
+/// Sample sizes of the cost model: large enough to see a few winners at K/n of a few percent, small enough to cost
+/// about one percent of a dense row at 16K keys.
+inline constexpr int kRandomSample = 256;
+inline constexpr int kSeedSample = 128;
+inline constexpr int kSampleKeys = kRandomSample + kSeedSample;
+inline constexpr std::int64_t kModelBlock = 256;  ///< keys scored under the model between two pushes to the selector
+
+struct Layout {
+  const Kernels* kernels = nullptr;
+  int threads = 1;
+  int slots = 1;                  ///< tiles in flight
+  int tile_rows = 1;              ///< rows that share one pass over packed keys
+  std::int64_t keys = 0;          ///< N
+  std::int64_t slots_wanted = 0;  ///< min(K, N)
+  int heads = 0, head_dim = 0;
+  ScoreModel model = ScoreModel::f64;
+};
+
+/// Arrays of one row in flight. `upper`, `lower` and `list` are indexed by key minus the tile's first key during the
+/// screen, and compact afterwards.
+struct RowMemory {
+  float* upper;
+  float* lower;
+  std::int32_t* list;
+  std::byte* dense_form;
+  std::byte* dosa_form;
+  Entry* entries;  ///< ExactSelector::buffer_entries(slots_wanted)
+};
+
+struct SlotMemory {
+  std::span<RowMemory> rows;
+  float* mean;          ///< [D]
+  std::int32_t* seeds;  ///< 2 * slots_wanted likely winners, ascending, local indices
+  std::int32_t* votes;  ///< scratch of 4 * slots_wanted
+};
+
+struct ThreadMemory {
+  Panel panel;
+  float* sample_dots;     ///< [H][kSampleKeys]
+  float* sample_numbers;  ///< scale, norm, centred: [3][kSampleKeys]
+  float* panel_dots;      ///< [H][panel_keys]
+  std::int32_t* sample_keys;
+  float* rows;  ///< [H + 4][D]
+  float* coef;  ///< [H]
+  std::byte* certificate;
+  std::size_t certificate_bytes;
+  std::byte* model_row;
+  std::int32_t* block_index;  ///< kModelBlock + 16
+  float* block_scores;        ///< kModelBlock, and one panel of bounds
+  KthScratch* kth;
+};
+
+/// Limits the rows in flight so that the workspace stays under 64 MiB + 32 bytes a key + (4 KiB + 32 K bytes) a row in
+/// flight (issue 7), whatever the number of threads; never less than one row.
+[[nodiscard]] Layout make_layout(const Kernels& kernels, const Shape& shape, const Options& options, int threads);
+[[nodiscard]] std::size_t workspace_bytes(const Layout& layout);
+
+/// The cuts themselves: call with the same layout and the run's workspace.
+[[nodiscard]] RowMemory cut_row(Arena& arena, const Layout& layout);
+[[nodiscard]] SlotMemory cut_slot(Arena& arena, const Layout& layout);
+[[nodiscard]] ThreadMemory cut_thread(Arena& arena, const Layout& layout);
+
+}  // namespace dosa::cpu

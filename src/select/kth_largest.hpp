@@ -1,0 +1,24 @@
+// The K-th largest of many floats without a copy of them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "cpu/kernels.hpp"
+
+namespace dosa {
+
+/// Scratch of one call: values inside the last bracket, and a block of positions.
+struct KthScratch {
+  static constexpr std::int64_t kValues = 4096;
+  static constexpr std::int64_t kBlock = 2048;
+  float values[kValues];
+  std::int32_t positions[kBlock + 16];
+};
+
+/// The k-th largest of values[0..count), 1 <= k <= count; no value is NaN. -0 equals +0, so either may be returned for
+/// the other.
+[[nodiscard]] float kth_largest(const cpu::Kernels& kernels, std::span<const float> values, std::int64_t k,
+                                KthScratch& scratch) noexcept;
+
+}  // namespace dosa
