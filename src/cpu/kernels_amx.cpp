@@ -1,0 +1,5 @@
+#include "cpu/kernels.hpp"
+
+namespace dosa::cpu {
+const Kernels* amx_kernels() noexcept { return nullptr; }
+}  // namespace dosa::cpu

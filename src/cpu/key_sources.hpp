@@ -1,0 +1,44 @@
+// Where the keys of one panel lie, one entry a lane. In an unnamed namespace for the reason given in panel_kernels.hpp.
+#pragma once
+
+#include <cstdint>
+
+#include "contract/key_source.hpp"
+
+namespace dosa::cpu {
+namespace {
+
+alignas(64) constexpr std::uint8_t kNoCodes[256] = {};  // what lanes without a key read
+
+struct Lane {
+  const std::uint8_t* codes;
+  float scale;  // NaN for a key that no bound may speak of: NaN, infinite or negative scale, or no page
+};
+
+/// Finds all keys first, so that the cache misses of gathered keys overlap; then reads the scales.
+template <int lanes>
+inline void find_lanes(const KeySource& keys, const std::int32_t* index, std::int64_t first, int count, Lane* lane) {
+  const float* scale[lanes];
+  const int head_dim = keys.head_dim();
+  for (int i = 0; i < count; ++i) {
+    const KeyAddress at = keys.locate(index != nullptr ? index[i] : first + i);
+    lane[i].codes = at.codes;
+    scale[i] = at.scale;
+    if (at.codes != nullptr) {
+      __builtin_prefetch(at.scale);
+      for (int d = 0; d < head_dim; d += 64) __builtin_prefetch(at.codes + d);
+    }
+  }
+  for (int i = 0; i < count; ++i) {
+    if (lane[i].codes == nullptr) {
+      lane[i] = {kNoCodes, __builtin_nanf("")};
+      continue;
+    }
+    const float s = *scale[i];
+    lane[i].scale = s >= 0.0F && s <= __FLT_MAX__ ? s : __builtin_nanf("");
+  }
+  for (int i = count; i < lanes; ++i) lane[i] = {kNoCodes, 0.0F};
+}
+
+}  // namespace
+}  // namespace dosa::cpu

@@ -1,0 +1,118 @@
+#include "cpu/dispatch.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+namespace dosa::cpu {
+namespace {
+
+class Environment {  // DOSA_ISA for the length of a test
+ public:
+  explicit Environment(const char* value) {
+    const char* before = std::getenv("DOSA_ISA");
+    had_ = before != nullptr;
+    if (had_) before_ = before;
+    if (value != nullptr) {
+      setenv("DOSA_ISA", value, 1);
+    } else {
+      unsetenv("DOSA_ISA");
+    }
+  }
+  ~Environment() {
+    if (had_) {
+      setenv("DOSA_ISA", before_.c_str(), 1);
+    } else {
+      unsetenv("DOSA_ISA");
+    }
+  }
+
+ private:
+  bool had_ = false;
+  std::string before_;
+};
+
+TEST(Dispatch, EveryInstructionSetIsListedOnceBestFirst) {
+  const auto isas = available_isas();
+  ASSERT_EQ(isas.size(), 4U);
+  EXPECT_EQ(isas[0].isa, Isa::amx);
+  EXPECT_EQ(isas[1].isa, Isa::avx512);
+  EXPECT_EQ(isas[2].isa, Isa::avx2);
+  EXPECT_EQ(isas[3].isa, Isa::portable);
+  EXPECT_TRUE(isas[3].available);
+  for (const IsaInfo& isa : isas) EXPECT_FALSE(isa.why.empty());
+}
+
+TEST(Dispatch, WhatIsAskedForIsGivenOrRefusedWithTheReason) {
+  const Environment none(nullptr);
+  for (const IsaInfo& isa : available_isas()) {
+    if (isa.available) {
+      const Choice choice = choose(isa.isa);
+      ASSERT_NE(choice.kernels, nullptr);
+      EXPECT_EQ(choice.kernels->isa, isa.isa);
+      EXPECT_NE(choice.why.find(name(isa.isa)), std::string::npos);
+    } else {
+      try {
+        static_cast<void>(choose(isa.isa));
+        FAIL() << name(isa.isa);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::not_available);
+        EXPECT_EQ(error.what(), std::string(name(isa.isa)) + ": " + isa.why);
+      }
+    }
+  }
+}
+
+TEST(Dispatch, AutomaticTakesTheBestAndSaysWhatItPassed) {
+  const Environment none(nullptr);
+  const Choice choice = choose(Isa::automatic);
+  for (const IsaInfo& isa : available_isas()) {
+    if (isa.available) {
+      EXPECT_EQ(choice.kernels->isa, isa.isa);
+      break;
+    }
+    EXPECT_NE(choice.why.find("not " + std::string(name(isa.isa)) + ": " + isa.why), std::string::npos);
+  }
+}
+
+TEST(Dispatch, TheEnvironmentDecidesOnlyWhereNothingIsAskedFor) {
+  const Environment portable("portable");
+  EXPECT_EQ(choose(Isa::automatic).kernels->isa, Isa::portable);
+  EXPECT_NE(choose(Isa::automatic).why.find("DOSA_ISA"), std::string::npos);
+  for (const IsaInfo& isa : available_isas()) {
+    if (isa.available) {
+      EXPECT_EQ(choose(isa.isa).kernels->isa, isa.isa);
+    }
+  }
+}
+
+TEST(Dispatch, TheEnvironmentNeverFallsBack) {
+  for (const IsaInfo& isa : available_isas()) {
+    const Environment asked(std::string(name(isa.isa)).c_str());
+    if (isa.available) {
+      EXPECT_EQ(choose(Isa::automatic).kernels->isa, isa.isa);
+    } else {
+      EXPECT_THROW(static_cast<void>(choose(Isa::automatic)), Error);
+    }
+  }
+  const Environment nonsense("sse5");
+  try {
+    static_cast<void>(choose(Isa::automatic));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    EXPECT_NE(std::string(error.what()).find("DOSA_ISA"), std::string::npos);
+  }
+}
+
+TEST(Dispatch, AnEmptyVariableAsksForNothing) {
+  const Environment empty("");
+  const Choice choice = choose(Isa::automatic);
+  EXPECT_EQ(choice.why.find("DOSA_ISA"), std::string::npos);
+}
+
+TEST(Dispatch, TheProcessorHasAName) { EXPECT_FALSE(processor_name().empty()); }
+
+}  // namespace
+}  // namespace dosa::cpu

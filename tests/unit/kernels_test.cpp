@@ -1,0 +1,750 @@
+// Every kernel table against exact arithmetic. Inputs are chosen so that binary64 holds every exact value: E4M3 codes
+// are multiples of 2^-9 below 2^9, aggregate rows multiples of 2^-20 below 2^4, so a dot of 256 terms has at most 50
+// bits.
+#include "cpu/kernels.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "cpu/dispatch.hpp"
+#include "score/score.hpp"
+
+namespace dosa::cpu {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+struct Buffer {  // 64-byte aligned, with a red zone behind it
+  static constexpr std::size_t kZone = 256;
+  std::vector<std::byte> memory;
+  std::byte* data;
+  std::size_t size;
+  explicit Buffer(std::size_t bytes) : memory(bytes + kZone + 64, std::byte{0xa5}), size(bytes) {
+    data = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64;
+  }
+  [[nodiscard]] bool intact() const {
+    for (std::size_t i = 0; i < kZone; ++i) {
+      if (data[size + i] != std::byte{0xa5}) return false;
+    }
+    return true;
+  }
+};
+
+double value(std::uint8_t code) { return std::ldexp(e4m3_units(code), -9); }
+
+/// Keys with any stride and offset.
+struct Keys {
+  int head_dim;
+  std::vector<std::uint8_t> storage;
+  std::vector<float> scales;
+  std::int64_t count, stride, offset;
+  Keys(std::int64_t n, int d, std::int64_t extra = 0, std::int64_t shift = 0)
+      : head_dim(d),
+        storage(static_cast<std::size_t>(n * (d + extra) + shift)),
+        scales(static_cast<std::size_t>(n)),
+        count(n),
+        stride(d + extra),
+        offset(shift) {}
+  std::uint8_t* key(std::int64_t i) { return storage.data() + offset + i * stride; }
+  KeySource source() {
+    ContiguousKeys keys;
+    keys.codes = {storage.data() + offset, {count, head_dim}, {stride, 1}, {}};
+    keys.scales = TensorView<const float, 1>::contiguous(scales.data(), {count});
+    return KeySource(keys);
+  }
+};
+
+struct Packed {
+  Buffer memory;
+  Panel panel;
+  Packed(const Kernels& kernels, const KeySource& keys, const std::int32_t* index, std::int64_t first, int count,
+         const PackSpec& spec)
+      : memory(kernels.panel_bytes(keys.head_dim(), spec.model)),
+        panel(kernels.make_panel(memory.data, keys.head_dim(), spec.model)) {
+    kernels.pack(keys, index, first, count, spec, panel);
+    EXPECT_TRUE(memory.intact());
+  }
+};
+
+struct Rows {
+  int relu, aggregates, head_dim;
+  std::vector<float> rows, coef;
+  Rows(int r, int a, int d)
+      : relu(r),
+        aggregates(a),
+        head_dim(d),
+        rows(static_cast<std::size_t>((r + a) * d)),
+        coef(static_cast<std::size_t>(r)) {}
+  float* row(int j) { return rows.data() + j * head_dim; }
+  [[nodiscard]] FormSpec spec() const {
+    FormSpec form;
+    form.head_dim = head_dim;
+    form.relu_rows = relu;
+    form.aggregate_rows = aggregates;
+    form.rows = rows.data();
+    form.coef = coef.data();
+    return form;
+  }
+};
+
+struct Made {
+  Buffer memory;
+  Form form;
+  Made(const Kernels& kernels, const FormSpec& spec, ScoreModel model)
+      : memory(kernels.form_bytes(spec.relu_rows + spec.aggregate_rows, spec.head_dim)),
+        form(kernels.make_form(spec, model, memory.data)) {
+    EXPECT_TRUE(memory.intact());
+  }
+};
+
+using Random = std::mt19937_64;
+
+/// Codes of all exponents, subnormals and both zeros included; never NaN. `narrow`: integers up to 15, whose sums F32
+/// holds exactly whatever the order.
+std::uint8_t random_code(Random& random, bool narrow) {
+  if (narrow) {
+    constexpr std::uint8_t kSmall[] = {0x00, 0x38, 0x40, 0x44, 0x48, 0x4a, 0x80, 0xb8, 0xc0, 0xc4, 0x57, 0xd7};
+    return kSmall[random() % 12];
+  }
+  for (;;) {
+    const auto code = static_cast<std::uint8_t>(random());
+    if (!e4m3_is_nan(code)) return code;
+  }
+}
+
+void fill(Keys& keys, Random& random, bool narrow) {
+  for (std::uint8_t& code : keys.storage) code = random_code(random, narrow);
+  for (float& s : keys.scales) {
+    s = narrow ? std::ldexp(static_cast<float>(random() % 8), static_cast<int>(random() % 9) - 4)
+               : std::ldexp(static_cast<float>(random() % 100000), static_cast<int>(random() % 60) - 40);
+  }
+}
+
+void fill(Rows& rows, Random& random, bool narrow) {
+  for (int j = 0; j < rows.relu + rows.aggregates; ++j) {
+    for (int d = 0; d < rows.head_dim; ++d) {
+      if (j < rows.relu || narrow) {
+        rows.row(j)[d] = static_cast<float>(value(random_code(random, narrow)));
+      } else {
+        rows.row(j)[d] = static_cast<float>(std::ldexp(static_cast<double>(random() % (1U << 24)) - (1 << 23), -20));
+      }
+    }
+  }
+  for (float& c : rows.coef) {
+    const double m = static_cast<double>(random() % (narrow ? 15U : (1U << 20))) - (narrow ? 7 : 1 << 19);
+    c = static_cast<float>(narrow ? m : std::ldexp(m, static_cast<int>(random() % 12) - 22));
+  }
+}
+
+struct Dot {
+  double sum = 0, magnitude = 0;  // exact
+};
+Dot exact_dot(const float* row, const std::uint8_t* key, int head_dim) {
+  Dot dot;
+  for (int d = 0; d < head_dim; ++d) {
+    const double product = static_cast<double>(row[d]) * value(key[d]);
+    dot.sum += product;
+    dot.magnitude += std::fabs(product);
+  }
+  return dot;
+}
+
+double norm_of(const float* x, int n) {
+  double sum = 0;
+  for (int d = 0; d < n; ++d) sum += static_cast<double>(x[d]) * static_cast<double>(x[d]);
+  return std::sqrt(sum) * (1 + 0x1p-40);
+}
+
+class KernelsTest : public testing::TestWithParam<const Kernels*> {
+ protected:
+  const Kernels& kernels = *GetParam();
+};
+
+std::vector<const Kernels*> tables() {
+  std::vector<const Kernels*> found;
+  for (const IsaInfo& isa : available_isas()) {
+    if (isa.available) found.push_back(choose(isa.isa).kernels);
+  }
+  return found;
+}
+
+INSTANTIATE_TEST_SUITE_P(Isa, KernelsTest, testing::ValuesIn(tables()),
+                         [](const auto& instance) { return std::string(name(instance.param->isa)); });
+
+TEST_P(KernelsTest, PanelSizeIsWhatTheInterfacePromises) {
+  EXPECT_EQ(kernels.panel_keys % 16, 0);
+  EXPECT_GE(kernels.panel_keys, 16);
+  EXPECT_LE(kernels.panel_keys, 64);
+}
+
+TEST_P(KernelsTest, DotsOfSmallIntegersAreExactInEveryShape) {
+  Random random(1);
+  for (int d = 32; d <= 256; d += 32) {
+    for (int rows = 1; rows <= 132; rows += d == 128 ? 1 : 13) {
+      const int aggregates = static_cast<int>(random() % static_cast<unsigned>(std::min(rows, 4) + 1));
+      const int count = 1 + static_cast<int>(random() % static_cast<unsigned>(kernels.panel_keys));
+      Keys keys(count, d);
+      fill(keys, random, true);
+      Rows form_rows(rows - aggregates, aggregates, d);
+      fill(form_rows, random, true);
+      const Packed packed(kernels, keys.source(), nullptr, 0, count, {});
+      const Made made(kernels, form_rows.spec(), ScoreModel::f64);
+      const int wanted = 1 + static_cast<int>(random() % static_cast<unsigned>(rows));
+      Buffer dots(sizeof(float) * static_cast<std::size_t>(wanted * kernels.panel_keys));
+      kernels.dots(made.form, wanted, packed.panel, reinterpret_cast<float*>(dots.data));
+      ASSERT_TRUE(dots.intact());
+      for (int j = 0; j < wanted; ++j) {
+        for (int k = 0; k < count; ++k) {
+          ASSERT_EQ(reinterpret_cast<float*>(dots.data)[j * kernels.panel_keys + k],
+                    exact_dot(form_rows.row(j), keys.key(k), d).sum)
+              << "D " << d << " rows " << rows << " row " << j << " key " << k;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(KernelsTest, DotsStayWithinTheStatedError) {
+  Random random(2);
+  double worst = 0;
+  for (int d = 32; d <= 256; d += 32) {
+    const Arithmetic arithmetic = kernels.arithmetic(d);
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      Keys keys(kernels.panel_keys, d);
+      fill(keys, random, false);
+      Rows rows(9, 3, d);
+      fill(rows, random, false);
+      const Packed packed(kernels, keys.source(), nullptr, 0, kernels.panel_keys, {});
+      const Made made(kernels, rows.spec(), ScoreModel::f64);
+      std::vector<float> dots(static_cast<std::size_t>(12 * kernels.panel_keys));
+      kernels.dots(made.form, 12, packed.panel, dots.data());
+      for (int j = 0; j < 12; ++j) {
+        const double relative =
+            j < 9 ? arithmetic.dot_error : arithmetic.row_error + arithmetic.dot_error * (1 + arithmetic.row_error);
+        for (int k = 0; k < kernels.panel_keys; ++k) {
+          const Dot exact = exact_dot(rows.row(j), keys.key(k), d);
+          const double error =
+              std::fabs(static_cast<double>(dots[static_cast<std::size_t>(j * kernels.panel_keys + k)]) - exact.sum);
+          ASSERT_LE(error, relative * exact.magnitude);
+          worst = std::max(worst, error / (relative * exact.magnitude));
+        }
+      }
+    }
+  }
+  RecordProperty("largest_share_of_the_stated_error", std::to_string(worst));
+}
+
+/// The documented formula in exact arithmetic.
+struct Exact {
+  double s = 0, magnitude = 0;
+};
+Exact exact_sum(Rows& rows, const std::uint8_t* key, float floor) {
+  Exact exact;
+  for (int j = 0; j < rows.relu; ++j) {
+    const double term = static_cast<double>(rows.coef[static_cast<std::size_t>(j)]) *
+                        std::max(0.0, exact_dot(rows.row(j), key, rows.head_dim).sum);
+    exact.s += term;
+    exact.magnitude += std::fabs(term);
+  }
+  double aggregate = static_cast<double>(floor);
+  for (int j = rows.relu; j < rows.relu + rows.aggregates; ++j) {
+    aggregate = std::max(aggregate, exact_dot(rows.row(j), key, rows.head_dim).sum);
+  }
+  exact.s -= aggregate;
+  exact.magnitude += std::fabs(aggregate);
+  return exact;
+}
+
+float up(float x) { return x + (std::fabs(x) * 0x1p-21F + 0x1p-145F); }
+float down(float x) { return x - (std::fabs(x) * 0x1p-21F + 0x1p-145F); }
+
+/// Small integers leave no room for rounding: the bits are those of the formula.
+TEST_P(KernelsTest, BoundsOfSmallIntegersAreTheFormulaBitForBit) {
+  Random random(3);
+  for (int rows = 1; rows <= 132; ++rows) {
+    for (int aggregates = 0; aggregates <= std::min(4, rows); ++aggregates) {
+      const int d = 32 * (1 + static_cast<int>(random() % 8));
+      const int count = 1 + static_cast<int>(random() % static_cast<unsigned>(kernels.panel_keys));
+      Keys keys(count, d);
+      fill(keys, random, true);
+      Rows form_rows(rows - aggregates, aggregates, d);
+      fill(form_rows, random, true);
+      const Packed packed(kernels, keys.source(), nullptr, 0, count, {});
+      FormSpec spec = form_rows.spec();
+      spec.constant = 2.0F;
+      spec.aggregate_floor = aggregates > 0 && random() % 2 == 0 ? -kInfinity : 0.0F;
+      const Made made(kernels, spec, ScoreModel::f64);
+      // With aggregates the constant is raised a little (2^-100, then 2^-22 of it): it vanishes in sums of integers.
+      Buffer bounds(2 * sizeof(float) * static_cast<std::size_t>(kernels.panel_keys));
+      auto* upper = reinterpret_cast<float*>(bounds.data);
+      float* lower = upper + kernels.panel_keys;
+      kernels.upper(made.form, packed.panel, upper);
+      for (int k = 0; k < count; ++k) {
+        const Exact exact = exact_sum(form_rows, keys.key(k), spec.aggregate_floor);
+        const float scale = keys.scales[static_cast<std::size_t>(k)];
+        if (aggregates == 0) {
+          ASSERT_EQ(upper[k], up(scale * static_cast<float>(exact.s + 2)));
+        } else {
+          ASSERT_GE(static_cast<double>(upper[k]), static_cast<double>(scale) * (exact.s + 2));
+          ASSERT_LE(upper[k], up(scale * (static_cast<float>(exact.s + 2) + 0x1p-20F +
+                                          std::fabs(static_cast<float>(exact.s)) * 0x1p-23F)));
+        }
+      }
+      if (aggregates > 0) continue;
+      kernels.bounds(made.form, packed.panel, lower, upper);
+      ASSERT_TRUE(bounds.intact());
+      for (int k = 0; k < count; ++k) {
+        const Exact exact = exact_sum(form_rows, keys.key(k), 0.0F);
+        const float scale = keys.scales[static_cast<std::size_t>(k)];
+        ASSERT_EQ(upper[k], up(scale * static_cast<float>(exact.s + 2)));
+        ASSERT_EQ(lower[k], down(scale * static_cast<float>(exact.s - 2)));
+      }
+    }
+  }
+}
+
+/// With nothing but the stated errors as allowance the bounds enclose the exact value.
+TEST_P(KernelsTest, BoundsHoldWithTheStatedErrorsAlone) {
+  Random random(4);
+  for (int repeat = 0; repeat < 300; ++repeat) {
+    const int d = 32 * (1 + static_cast<int>(random() % 8));
+    const int aggregates = static_cast<int>(random() % 5);
+    const int relu = static_cast<int>(random() % 40) + (aggregates == 0 ? 1 : 0);
+    Keys keys(kernels.panel_keys, d);
+    fill(keys, random, false);
+    Rows rows(relu, aggregates, d);
+    fill(rows, random, false);
+    FormSpec spec = rows.spec();
+    spec.aggregate_floor = aggregates > 0 && repeat % 3 == 0 ? -kInfinity : 0.0F;
+    const Arithmetic arithmetic = kernels.arithmetic(d);
+    double allow = 0;
+    for (int j = 0; j < relu; ++j) {
+      allow += (arithmetic.dot_error + (relu + 4) * arithmetic.epilogue_error) *
+               std::fabs(static_cast<double>(rows.coef[static_cast<std::size_t>(j)])) * norm_of(rows.row(j), d);
+    }
+    double aggregate = 0;
+    for (int j = relu; j < relu + aggregates; ++j) aggregate = std::max(aggregate, norm_of(rows.row(j), d));
+    allow +=
+        (arithmetic.dot_error * (1 + arithmetic.row_error) + arithmetic.row_error + 4 * arithmetic.epilogue_error) *
+        aggregate;
+    spec.allow[kNorm] = static_cast<float>(allow * 1.000001);
+    const Packed packed(kernels, keys.source(), nullptr, 0, kernels.panel_keys, {});
+    const Made made(kernels, spec, ScoreModel::f64);
+    std::vector<float> upper(static_cast<std::size_t>(kernels.panel_keys)), lower(upper.size());
+    kernels.upper(made.form, packed.panel, upper.data());
+    for (int k = 0; k < kernels.panel_keys; ++k) {
+      const double exact = static_cast<double>(keys.scales[static_cast<std::size_t>(k)]) *
+                           exact_sum(rows, keys.key(k), spec.aggregate_floor).s;
+      ASSERT_GE(static_cast<double>(upper[static_cast<std::size_t>(k)]), exact);
+    }
+    if (aggregates > 0) continue;
+    kernels.bounds(made.form, packed.panel, lower.data(), upper.data());
+    for (int k = 0; k < kernels.panel_keys; ++k) {
+      const double exact =
+          static_cast<double>(keys.scales[static_cast<std::size_t>(k)]) * exact_sum(rows, keys.key(k), 0.0F).s;
+      ASSERT_GE(static_cast<double>(upper[static_cast<std::size_t>(k)]), exact);
+      ASSERT_LE(static_cast<double>(lower[static_cast<std::size_t>(k)]), exact);
+    }
+  }
+}
+
+TEST_P(KernelsTest, AllowancesEnterAsDocumented) {
+  Random random(5);
+  for (const ScoreModel model : {ScoreModel::f64, ScoreModel::sm90}) {
+    for (int d = 32; d <= 256; d += 32) {
+      Keys keys(kernels.panel_keys, d);
+      fill(keys, random, false);
+      std::fill(keys.scales.begin(), keys.scales.end(), 1.0F);
+      std::vector<float> mean(static_cast<std::size_t>(d), 0.5F);
+      const PackSpec pack{model, mean.data()};
+      const Packed packed(kernels, keys.source(), nullptr, 0, kernels.panel_keys, pack);
+      const int features = feature_count(model, d);
+      ASSERT_EQ(packed.panel.feature_count, features);
+      Rows rows(1, 0, d);  // a zero row: only A(k) is left
+      for (int alternative = 0; alternative < 2; ++alternative) {
+        for (int f = 0; f < features; ++f) {
+          FormSpec spec = rows.spec();
+          spec.constant = 3.0F;
+          spec.allow[f] = 0.75F;
+          spec.has_alternative = alternative == 1;
+          spec.alt_norm = 0.5F;
+          spec.alt_mean = 4.0F;
+          spec.alt_centred = 0.25F;
+          const Made made(kernels, spec, model);
+          std::vector<float> upper(static_cast<std::size_t>(kernels.panel_keys)), lower(upper.size());
+          kernels.bounds(made.form, packed.panel, lower.data(), upper.data());
+          for (int k = 0; k < kernels.panel_keys; ++k) {
+            const auto feature = [&](int i) {
+              return static_cast<double>(packed.panel.features[i * kernels.panel_keys + k]);
+            };
+            double a = 3.0 + 0.75 * feature(f);
+            if (alternative == 1) a += std::min(0.5 * feature(kNorm), 4.0 + 0.25 * feature(kCentred));
+            ASSERT_NEAR(static_cast<double>(upper[static_cast<std::size_t>(k)]) / (a * (1 + 0x1p-21)), 1.0, 0x1p-20);
+            ASSERT_NEAR(static_cast<double>(lower[static_cast<std::size_t>(k)]) / (-a * (1 + 0x1p-21)), 1.0, 0x1p-20);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(KernelsTest, FeaturesAreUpperBoundsAndTight) {
+  Random random(6);
+  for (const bool narrow : {false, true}) {
+    for (const ScoreModel model : {ScoreModel::f64, ScoreModel::sm90}) {
+      for (int d = 32; d <= 256; d += 32) {
+        for (const bool with_mean : {false, true}) {
+          const int count = 1 + static_cast<int>(random() % static_cast<unsigned>(kernels.panel_keys));
+          Keys keys(count, d);
+          fill(keys, random, narrow);
+          for (int k = 0; k < count; ++k) {  // chunks of zeros and of subnormals
+            if (k % 5 == 1) std::fill_n(keys.key(k), 32, static_cast<std::uint8_t>(k % 2 == 0 ? 0x80 : 0));
+            if (k % 5 == 2) std::fill_n(keys.key(k) + d - 32, 32, static_cast<std::uint8_t>(0x80 + k % 8));
+          }
+          std::vector<float> mean(static_cast<std::size_t>(d));
+          for (float& m : mean) m = static_cast<float>(value(random_code(random, true)));
+          const Packed packed(kernels, keys.source(), nullptr, 0, count, {model, with_mean ? mean.data() : nullptr});
+          const auto feature = [&](int f, int k) { return packed.panel.features[f * kernels.panel_keys + k]; };
+          const auto bounds = [](double exact_square, float bound, double absolute) {
+            const double b = static_cast<double>(bound);
+            return b * b >= exact_square && b <= std::sqrt(exact_square) * (1 + 1e-5) + absolute;
+          };
+          for (int k = 0; k < count; ++k) {
+            double squares = 0, centred = 0;
+            for (int i = 0; i < d; ++i) {
+              const double x = value(keys.key(k)[i]), c = x - static_cast<double>(mean[static_cast<std::size_t>(i)]);
+              if (model == ScoreModel::sm90 && i % 32 == 0) {
+                double largest = 0;
+                for (int j = i; j < i + 32; ++j) largest = std::max(largest, std::fabs(value(keys.key(k)[j])));
+                const double power = largest == 0 ? 0 : std::max(0x1p-6, std::ldexp(1.0, std::ilogb(largest)));
+                ASSERT_EQ(feature(kModel + i / 16, k), power);
+                ASSERT_TRUE(bounds(squares, feature(kModel + i / 16 + 1, k), 0));
+                if (i == 0) {
+                  ASSERT_EQ(feature(kModel + 1, k), 0.0F);
+                }
+              }
+              squares += x * x;
+              centred += c * c;
+            }
+            ASSERT_TRUE(bounds(squares, feature(kNorm, k), 0)) << squares << ' ' << feature(kNorm, k);
+            if (with_mean) {
+              ASSERT_TRUE(bounds(centred, feature(kCentred, k), 1e-15)) << centred << ' ' << feature(kCentred, k);
+            } else {
+              ASSERT_EQ(feature(kCentred, k), feature(kNorm, k));
+            }
+            ASSERT_EQ(packed.panel.scale[k], keys.scales[static_cast<std::size_t>(k)]);
+          }
+          for (int k = count; k < kernels.panel_keys; ++k) {
+            ASSERT_EQ(packed.panel.scale[k], 0.0F);
+            for (int f = 0; f < packed.panel.feature_count; ++f) ASSERT_EQ(feature(f, k), 0.0F);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(KernelsTest, EveryCodeIsDecodedExactly) {
+  constexpr int kDim = 32;
+  for (int code = 0; code < 256; ++code) {
+    if (e4m3_is_nan(static_cast<std::uint8_t>(code))) continue;
+    for (int d = 0; d < kDim; ++d) {
+      Keys keys(1, kDim);
+      keys.key(0)[d] = static_cast<std::uint8_t>(code);
+      keys.scales[0] = 1.0F;
+      Rows rows(1, 0, kDim);
+      rows.row(0)[d] = 1.0F;
+      const Packed packed(kernels, keys.source(), nullptr, 0, 1, {});
+      const Made made(kernels, rows.spec(), ScoreModel::f64);
+      std::vector<float> dots(static_cast<std::size_t>(kernels.panel_keys));
+      kernels.dots(made.form, 1, packed.panel, dots.data());
+      ASSERT_EQ(dots[0], value(static_cast<std::uint8_t>(code))) << code;
+    }
+  }
+}
+
+TEST_P(KernelsTest, KeysThatNoBoundMaySpeakOfAreUnbounded) {
+  Random random(7);
+  constexpr int kDim = 96;
+  for (int repeat = 0; repeat < 200; ++repeat) {
+    Keys keys(kernels.panel_keys, kDim);
+    fill(keys, random, true);
+    std::fill(keys.scales.begin(), keys.scales.end(), 1.0F);
+    const auto poisoned = static_cast<std::size_t>(random() % static_cast<unsigned>(kernels.panel_keys));
+    float scale_limit = std::numeric_limits<float>::max();
+    switch (repeat % 7) {
+      case 0:
+        keys.scales[poisoned] = kNan;
+        break;
+      case 1:
+        keys.scales[poisoned] = kInfinity;
+        break;
+      case 2:
+        keys.scales[poisoned] = -kInfinity;
+        break;
+      case 3:
+        keys.scales[poisoned] = -0x1p-149F;
+        break;
+      case 4:
+        keys.key(static_cast<std::int64_t>(poisoned))[random() % kDim] = 0x7f;
+        break;
+      case 5:
+        keys.key(static_cast<std::int64_t>(poisoned))[random() % kDim] = 0xff;
+        break;
+      default:
+        scale_limit = 64.0F;
+        keys.scales[poisoned] = std::nextafter(64.0F, 65.0F);
+        keys.scales[(poisoned + 1) % keys.scales.size()] = 64.0F;
+    }
+    Rows rows(3, 0, kDim);
+    fill(rows, random, true);
+    const Packed packed(kernels, keys.source(), nullptr, 0, kernels.panel_keys, {});
+    FormSpec spec = rows.spec();
+    spec.scale_limit = scale_limit;
+    const Made made(kernels, spec, ScoreModel::f64);
+    std::vector<float> upper(static_cast<std::size_t>(kernels.panel_keys)), lower(upper.size());
+    kernels.bounds(made.form, packed.panel, lower.data(), upper.data());
+    for (std::size_t k = 0; k < upper.size(); ++k) {
+      if (k == poisoned) {
+        ASSERT_EQ(upper[k], kInfinity);
+        ASSERT_EQ(lower[k], -kInfinity);
+      } else {
+        ASSERT_EQ(upper[k], up(keys.scales[k] *
+                               static_cast<float>(exact_sum(rows, keys.key(static_cast<std::int64_t>(k)), 0.0F).s)));
+      }
+    }
+  }
+}
+
+TEST_P(KernelsTest, ZeroScalesAreOrdinary) {
+  for (const float zero : {0.0F, -0.0F}) {
+    for (const float coefficient : {1.0F, -1.0F}) {
+      Keys keys(1, 32);
+      std::fill_n(keys.key(0), 32, std::uint8_t{0x38});
+      keys.scales[0] = zero;
+      Rows rows(1, 0, 32);
+      std::fill_n(rows.row(0), 32, 1.0F);
+      rows.coef[0] = coefficient;
+      const Packed packed(kernels, keys.source(), nullptr, 0, 1, {});
+      const Made made(kernels, rows.spec(), ScoreModel::f64);
+      std::vector<float> upper(static_cast<std::size_t>(kernels.panel_keys)), lower(upper.size());
+      kernels.bounds(made.form, packed.panel, lower.data(), upper.data());
+      EXPECT_EQ(upper[0], 0x1p-145F);
+      EXPECT_EQ(lower[0], -0x1p-145F);
+    }
+  }
+}
+
+TEST_P(KernelsTest, OverflowIsNeverABound) {
+  constexpr float kHuge = std::numeric_limits<float>::max();
+  Keys keys(2, 32);
+  std::fill_n(keys.key(0), 32, std::uint8_t{0x7e});
+  std::fill_n(keys.key(1), 32, std::uint8_t{0x38});
+  keys.scales = {1.0F, 1.0F};
+  const Packed packed(kernels, keys.source(), nullptr, 0, 2, {});
+  std::vector<float> upper(static_cast<std::size_t>(kernels.panel_keys)), lower(upper.size());
+  for (const float first : {kHuge, -kHuge}) {
+    for (const float second : {kHuge, -kHuge, 1.0F}) {
+      Rows rows(2, 0, 32);
+      std::fill_n(rows.row(0), 64, 448.0F);
+      rows.coef = {first, second};
+      const Made made(kernels, rows.spec(), ScoreModel::f64);
+      kernels.bounds(made.form, packed.panel, lower.data(), upper.data());
+      for (std::size_t k = 0; k < 2; ++k) {
+        EXPECT_EQ(upper[k], kInfinity);
+        EXPECT_EQ(lower[k], -kInfinity);
+        EXPECT_FALSE(std::isnan(upper[k]));
+      }
+    }
+  }
+  // Aggregate rows: sums that overflow on the way, up, down and to NaN.
+  for (const float a : {kHuge, -kHuge, 0x1p122F, -0x1p122F}) {
+    for (const float b : {kHuge, -kHuge, 1.0F}) {
+      for (const float floor : {0.0F, -kInfinity}) {
+        Rows rows(0, 1, 32);
+        for (int d = 0; d < 32; ++d) rows.row(0)[d] = d % 2 == 0 ? a : b;
+        FormSpec spec = rows.spec();
+        spec.aggregate_floor = floor;
+        const Made made(kernels, spec, ScoreModel::f64);
+        kernels.upper(made.form, packed.panel, upper.data());
+        for (int k = 0; k < 2; ++k) {
+          const double exact = -std::max(static_cast<double>(floor), exact_dot(rows.row(0), keys.key(k), 32).sum);
+          EXPECT_FALSE(std::isnan(upper[static_cast<std::size_t>(k)]));
+          // The allowance for the dot product is the caller's: 2^-14 of the largest magnitude here.
+          EXPECT_GE(static_cast<double>(upper[static_cast<std::size_t>(k)]),
+                    exact - 0x1p-14 * exact_dot(rows.row(0), keys.key(k), 32).magnitude);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(KernelsTest, AggregatesBelowTheFloatRangeAreStillBounded) {
+  Random random(8);
+  for (int repeat = 0; repeat < 200; ++repeat) {
+    const int d = 32 * (1 + static_cast<int>(random() % 8));
+    Keys keys(kernels.panel_keys, d);
+    fill(keys, random, false);
+    std::fill(keys.scales.begin(), keys.scales.end(), 0x1p100F);
+    Rows rows(0, 1, d);
+    for (int i = 0; i < d; ++i) {
+      rows.row(0)[i] = std::ldexp(static_cast<float>(random() % 4096) - 2048.0F, -149 + repeat % 40);
+    }
+    FormSpec spec = rows.spec();
+    spec.aggregate_floor = repeat % 2 == 0 ? 0.0F : -kInfinity;
+    const Packed packed(kernels, keys.source(), nullptr, 0, kernels.panel_keys, {});
+    const Made made(kernels, spec, ScoreModel::f64);
+    std::vector<float> upper(static_cast<std::size_t>(kernels.panel_keys));
+    kernels.upper(made.form, packed.panel, upper.data());
+    for (int k = 0; k < kernels.panel_keys; ++k) {
+      const double exact = 0x1p100 * exact_sum(rows, keys.key(k), spec.aggregate_floor).s;
+      ASSERT_GE(static_cast<double>(upper[static_cast<std::size_t>(k)]), exact);
+    }
+  }
+}
+
+/// Strides, offsets, index lists and pages change where keys come from, never what is computed.
+TEST_P(KernelsTest, EveryWayToAddressKeysPacksTheSamePanel) {
+  Random random(9);
+  const auto panel_bits = [&](const Packed& packed) {
+    std::vector<float> dots(static_cast<std::size_t>(kernels.panel_keys * 33));
+    Rows rows(31, 2, packed.panel.head_dim);
+    Random fixed(10);
+    fill(rows, fixed, true);
+    const Made made(kernels, rows.spec(), ScoreModel::sm90);
+    kernels.dots(made.form, 33, packed.panel, dots.data());
+    std::vector<float> bits;
+    for (int j = 0; j < 33; ++j) {
+      for (int k = 0; k < packed.panel.count; ++k)
+        bits.push_back(dots[static_cast<std::size_t>(j * kernels.panel_keys + k)]);
+    }
+    for (int k = 0; k < packed.panel.count; ++k) {
+      bits.push_back(packed.panel.scale[k]);
+      for (int f = 0; f < packed.panel.feature_count; ++f)
+        bits.push_back(packed.panel.features[f * kernels.panel_keys + k]);
+    }
+    return bits;
+  };
+  for (int d = 32; d <= 256; d += 32) {
+    constexpr int kCount = 640;
+    Keys plain(kCount, d);
+    fill(plain, random, true);
+    for (int repeat = 0; repeat < 12; ++repeat) {
+      const int count = 1 + static_cast<int>(random() % static_cast<unsigned>(kernels.panel_keys));
+      std::vector<std::int32_t> index(static_cast<std::size_t>(count));
+      for (std::int32_t& i : index) i = static_cast<std::int32_t>(random() % kCount);
+      const bool consecutive = repeat % 2 == 0;
+      if (consecutive) {
+        const auto first = static_cast<std::int32_t>(random() % (kCount - 64));
+        for (int i = 0; i < count; ++i) index[static_cast<std::size_t>(i)] = first + i;
+      }
+      const std::int32_t* list = consecutive ? nullptr : index.data();
+      const PackSpec spec{ScoreModel::sm90, nullptr};
+      Keys gathered(count, d);
+      for (int i = 0; i < count; ++i) {
+        std::memcpy(gathered.key(i), plain.key(index[static_cast<std::size_t>(i)]), static_cast<std::size_t>(d));
+        gathered.scales[static_cast<std::size_t>(i)] =
+            plain.scales[static_cast<std::size_t>(index[static_cast<std::size_t>(i)])];
+      }
+      const auto want = panel_bits(Packed(kernels, gathered.source(), nullptr, 0, count, spec));
+      EXPECT_EQ(panel_bits(Packed(kernels, plain.source(), list, index[0], count, spec)), want);
+
+      Keys strided(kCount, d, 1 + static_cast<std::int64_t>(random() % 70), static_cast<std::int64_t>(random() % 64));
+      for (int i = 0; i < kCount; ++i) std::memcpy(strided.key(i), plain.key(i), static_cast<std::size_t>(d));
+      strided.scales = plain.scales;
+      EXPECT_EQ(panel_bits(Packed(kernels, strided.source(), list, index[0], count, spec)), want);
+
+      // Pages of 2^0 .. 2^8 tokens in reverse order, with a gap behind each.
+      const int shift = static_cast<int>(random() % 9);
+      const std::int64_t page_size = std::int64_t{1} << shift;
+      const std::int64_t pages = (kCount + page_size - 1) / page_size;
+      const std::int64_t stride = page_size * (d + 4) + 4 * static_cast<std::int64_t>(random() % 9);
+      std::vector<std::uint32_t> cache(static_cast<std::size_t>(pages * stride / 4));
+      auto* base = reinterpret_cast<std::uint8_t*>(cache.data());
+      std::vector<std::int32_t> table(static_cast<std::size_t>(pages));
+      for (std::int64_t p = 0; p < pages; ++p)
+        table[static_cast<std::size_t>(p)] = static_cast<std::int32_t>(pages - 1 - p);
+      for (std::int64_t i = 0; i < kCount; ++i) {
+        std::uint8_t* page = base + table[static_cast<std::size_t>(i / page_size)] * stride;
+        std::memcpy(page + i % page_size * d, plain.key(i), static_cast<std::size_t>(d));
+        std::memcpy(page + page_size * d + i % page_size * 4, &plain.scales[static_cast<std::size_t>(i)], 4);
+      }
+      PagedKeys paged;
+      paged.cache = base;
+      paged.pages = pages;
+      paged.page_stride = stride;
+      paged.page_size = static_cast<std::int32_t>(page_size);
+      paged.head_dim = d;
+      paged.block_table = TensorView<const std::int32_t, 2>::contiguous(table.data(), {1, pages});
+      EXPECT_EQ(panel_bits(Packed(kernels, KeySource(paged, 0), list, index[0], count, spec)), want);
+
+      // A page outside the cache: its keys are unbounded, the others as before.
+      const std::int64_t broken = index[0] / page_size;
+      table[static_cast<std::size_t>(broken)] = repeat % 4 < 2 ? -1 : static_cast<std::int32_t>(pages);
+      const Packed partly(kernels, KeySource(paged, 0), list, index[0], count, spec);
+      Rows rows(1, 0, d);
+      const Made made(kernels, rows.spec(), ScoreModel::sm90);
+      std::vector<float> upper(static_cast<std::size_t>(kernels.panel_keys));
+      kernels.upper(made.form, partly.panel, upper.data());
+      for (int i = 0; i < count; ++i) {
+        const bool missing = index[static_cast<std::size_t>(i)] / page_size == broken;
+        EXPECT_EQ(std::isnan(partly.panel.scale[i]), missing);
+        EXPECT_EQ(upper[static_cast<std::size_t>(i)], missing ? kInfinity : 0x1p-145F);
+      }
+    }
+  }
+}
+
+/// The last key ends where readable memory ends.
+TEST_P(KernelsTest, NothingBehindTheLastKeyIsRead) {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  auto* memory =
+      static_cast<std::uint8_t*>(mmap(nullptr, 5 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(memory, MAP_FAILED);
+  ASSERT_EQ(mprotect(memory + 4 * page, page, PROT_NONE), 0);
+  for (int d = 32; d <= 256; d += 32) {
+    const auto count = std::min<std::int64_t>(kernels.panel_keys, static_cast<std::int64_t>(4 * page) / d);
+    std::uint8_t* codes = memory + 4 * page - static_cast<std::size_t>(count * d);
+    std::fill_n(codes, count * d, std::uint8_t{0x38});
+    std::vector<float> scales(static_cast<std::size_t>(count), 1.0F);
+    ContiguousKeys keys;
+    keys.codes = TensorView<const std::uint8_t, 2>::contiguous(codes, {count, d});
+    keys.scales = TensorView<const float, 1>::contiguous(scales.data(), {count});
+    const Packed packed(kernels, KeySource(keys), nullptr, 0, static_cast<int>(count), {});
+    EXPECT_GE(packed.panel.features[count - 1], std::sqrt(static_cast<float>(d)) * (1 - 0x1p-20F));
+  }
+  munmap(memory, 5 * page);
+}
+
+TEST_P(KernelsTest, ThresholdsKeepWhatIsNotBelow) {
+  Random random(11);
+  const float special[] = {0.0F, -0.0F, kNan, kInfinity, -kInfinity, 1.0F, std::nextafter(1.0F, 0.0F), -1.0F};
+  for (int count = 0; count < 200; ++count) {
+    std::vector<float> values(static_cast<std::size_t>(count));
+    for (float& v : values) v = special[random() % 8];
+    for (const float threshold : special) {
+      std::vector<std::int32_t> want;
+      for (int i = 0; i < count; ++i) {
+        if (!(values[static_cast<std::size_t>(i)] < threshold)) want.push_back(1000 + i);
+      }
+      EXPECT_EQ(kernels.count_not_below(values.data(), count, threshold), static_cast<std::int64_t>(want.size()));
+      Buffer out(sizeof(std::int32_t) * static_cast<std::size_t>(count + 16));
+      auto* indices = reinterpret_cast<std::int32_t*>(out.data);
+      ASSERT_EQ(kernels.compress_not_below(values.data(), count, threshold, 1000, indices),
+                static_cast<std::int64_t>(want.size()));
+      EXPECT_TRUE(out.intact());
+      EXPECT_EQ(std::vector<std::int32_t>(indices, indices + want.size()), want);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dosa::cpu
