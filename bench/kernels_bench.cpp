@@ -1,0 +1,171 @@
+// The kernels of every instruction set this machine has, in resident data: useful multiply-adds against the measured
+// peak, and what packing a key costs.
+#include <benchmark/benchmark.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cpu/dispatch.hpp"
+#include "cpu/float_environment.hpp"
+#include "cpu/kernels.hpp"
+#include "cpu/peak.hpp"
+#include "score/score.hpp"
+
+namespace {
+
+using namespace dosa;
+using namespace dosa::cpu;
+
+struct Memory {
+  std::vector<std::byte> bytes;
+  std::byte* data;
+  explicit Memory(std::size_t size) : bytes(size + 64), data(bytes.data()) {
+    data += (64 - reinterpret_cast<std::uintptr_t>(data) % 64) % 64;
+  }
+};
+
+struct Keys {
+  std::vector<std::uint8_t> codes;
+  std::vector<float> scales;
+  int head_dim;
+  Keys(std::int64_t count, int d)
+      : codes(static_cast<std::size_t>(count * d)), scales(static_cast<std::size_t>(count), 0.01F), head_dim(d) {
+    std::mt19937_64 random(1);
+    for (std::uint8_t& code : codes) code = static_cast<std::uint8_t>((random() & 0x87U) | (random() % 12 << 3));
+  }
+  [[nodiscard]] KeySource source() const {
+    ContiguousKeys keys;
+    const auto count = static_cast<std::int64_t>(scales.size());
+    keys.codes = TensorView<const std::uint8_t, 2>::contiguous(codes.data(), {count, head_dim});
+    keys.scales = TensorView<const float, 1>::contiguous(scales.data(), {count});
+    return KeySource(keys);
+  }
+};
+
+constexpr int kPanels = 8;
+
+/// kPanels panels against one form after another, as the backend does.
+void upper(benchmark::State& state, const Kernels* kernels, int rows, int aggregates, int head_dim, double peak) {
+  const FloatEnvironment environment;
+  const int keys_per_panel = kernels->panel_keys;
+  const Keys keys(kPanels * keys_per_panel, head_dim);
+  std::vector<Memory> memory;
+  std::vector<Panel> panels;
+  for (int p = 0; p < kPanels; ++p) {
+    memory.emplace_back(kernels->panel_bytes(head_dim, ScoreModel::f64));
+    panels.push_back(kernels->make_panel(memory.back().data, head_dim, ScoreModel::f64));
+    kernels->pack(keys.source(), nullptr, p * keys_per_panel, keys_per_panel, {}, panels.back());
+  }
+  std::vector<float> values(static_cast<std::size_t>(rows * head_dim), 0.5F),
+      coef(static_cast<std::size_t>(rows), 0.25F);
+  FormSpec spec;
+  spec.head_dim = head_dim;
+  spec.relu_rows = rows - aggregates;
+  spec.aggregate_rows = aggregates;
+  spec.rows = values.data();
+  spec.coef = coef.data();
+  std::vector<Memory> form_memory;
+  std::vector<Form> forms;
+  for (int f = 0; f < 4; ++f) {
+    form_memory.emplace_back(kernels->form_bytes(rows, head_dim));
+    forms.push_back(kernels->make_form(spec, ScoreModel::f64, form_memory.back().data));
+  }
+  std::vector<float> out(static_cast<std::size_t>(keys_per_panel));
+  for (auto _ : state) {
+    for (const Panel& panel : panels) {
+      for (const Form& form : forms) {
+        kernels->upper(form, panel, out.data());
+        benchmark::ClobberMemory();
+      }
+    }
+  }
+  const double operations = 2.0 * rows * head_dim * keys_per_panel * kPanels * 4;
+  const double pairs = static_cast<double>(keys_per_panel) * kPanels * 4;
+  state.counters["GFLOP/s"] = benchmark::Counter(operations * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["of_peak"] =
+      benchmark::Counter(operations * 1e-9 / peak, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["ns/pair"] =
+      benchmark::Counter(pairs * 1e-9, benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+}
+
+/// Time to pack a key: consecutive, or gathered by an ascending list with gaps, codes in the second-level cache.
+void pack(benchmark::State& state, const Kernels* kernels, bool gathered, bool with_mean, ScoreModel model) {
+  const FloatEnvironment environment;
+  constexpr int kDim = 128;
+  const int keys_per_panel = kernels->panel_keys;
+  const int count = 64 * keys_per_panel;
+  const Keys keys(count, kDim);
+  const Memory memory(kernels->panel_bytes(kDim, model));
+  Panel panel = kernels->make_panel(memory.data, kDim, model);
+  std::vector<std::int32_t> index;
+  std::mt19937_64 random(2);
+  for (int i = 0; i < count; ++i) {
+    if (random() % 8 == 0) index.push_back(i);
+  }
+  const int lists = static_cast<int>(index.size()) / keys_per_panel;
+  const std::vector<float> mean(kDim, 0.125F);
+  const PackSpec spec{model, with_mean ? mean.data() : nullptr};
+  int at = 0;
+  for (auto _ : state) {
+    if (gathered) {
+      kernels->pack(keys.source(), index.data() + at * keys_per_panel, 0, keys_per_panel, spec, panel);
+      at = (at + 1) % lists;
+    } else {
+      kernels->pack(keys.source(), nullptr, at * keys_per_panel, keys_per_panel, spec, panel);
+      at = (at + 1) % 64;
+    }
+    benchmark::ClobberMemory();
+  }
+  state.counters["ns/key"] = benchmark::Counter(
+      keys_per_panel * 1e-9, benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+}
+
+void compress(benchmark::State& state, const Kernels* kernels, int per_thousand) {
+  std::mt19937_64 random(3);
+  std::vector<float> values(8192);
+  for (float& v : values) v = random() % 1000 < static_cast<unsigned>(per_thousand) ? 1.0F : -1.0F;
+  std::vector<std::int32_t> out(values.size() + 16);
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(
+        kernels->compress_not_below(values.data(), static_cast<std::int64_t>(values.size()), 0.0F, 0, out.data()));
+    benchmark::ClobberMemory();
+  }
+  state.counters["ns/value"] =
+      benchmark::Counter(static_cast<double>(values.size()) * 1e-9,
+                         benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  for (const IsaInfo& isa : available_isas()) {
+    if (!isa.available) continue;
+    const Kernels* kernels = choose(isa.isa).kernels;
+    const double peak = isa.isa == Isa::amx ? measured_bf16_amx_peak() : measured_f32_fma_peak(isa.isa);
+    const std::string prefix = std::string(name(isa.isa)) + "/";
+    benchmark::AddCustomContext(prefix + "peak_gflops", std::to_string(peak));
+    for (const int rows : {1, 2, 4, 8, 10, 14, 15, 16, 17, 18, 20, 22, 24, 32, 34, 64}) {
+      benchmark::RegisterBenchmark((prefix + "upper/rows:" + std::to_string(rows)).c_str(), upper, kernels, rows, 0,
+                                   128, peak);
+    }
+    for (const int rows : {16, 20}) {
+      benchmark::RegisterBenchmark((prefix + "upper/rows:" + std::to_string(rows) + "/aggregates:2").c_str(), upper,
+                                   kernels, rows, 2, 128, peak);
+    }
+    for (const bool gathered : {false, true}) {
+      const std::string how = prefix + (gathered ? "pack/gathered" : "pack/consecutive");
+      benchmark::RegisterBenchmark(how.c_str(), pack, kernels, gathered, false, ScoreModel::f64);
+      benchmark::RegisterBenchmark((how + "/mean").c_str(), pack, kernels, gathered, true, ScoreModel::f64);
+      benchmark::RegisterBenchmark((how + "/mean/sm90").c_str(), pack, kernels, gathered, true, ScoreModel::sm90);
+    }
+    for (const int share : {10, 100, 500}) {
+      benchmark::RegisterBenchmark((prefix + "compress/per_thousand:" + std::to_string(share)).c_str(), compress,
+                                   kernels, share);
+    }
+  }
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+}
