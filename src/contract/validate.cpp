@@ -137,9 +137,9 @@ void validate_options(const Options& options, const Shape& shape) {
     const Shard& shard = *options.shard;
     if (shard.total_keys < 0 || shard.total_keys >= kIndexLimit)
       bad(fmt::format("shard: found {} keys in the whole sequence, wanted 0..2^31-1", shard.total_keys));
-    if (shard.first_key < 0 || shard.first_key + shape.keys > shard.total_keys)
-      bad(fmt::format("shard: found keys {}..{}, wanted a part of 0..{}", shard.first_key, shard.first_key + shape.keys,
-                      shard.total_keys));
+    if (shard.first_key < 0 || shard.first_key > shard.total_keys - shape.keys)
+      bad(fmt::format("shard: found {} keys from key {} on, wanted a part of the sequence's {} keys", shape.keys,
+                      shard.first_key, shard.total_keys));
   }
 }
 

@@ -272,6 +272,7 @@ std::int64_t Worker::dosa_candidates() {
   report.first_threshold = threshold;
 
   std::int64_t count = 0;
+  bool scored_first = false;
   float scored_from = kInfinity;
   if (options_.ablation.best_first || threshold == -kInfinity) {
     const auto wanted =
@@ -280,18 +281,19 @@ std::int64_t Worker::dosa_candidates() {
     if (kernels_.count_not_below(upper_, n, scored_from) > room) return -1;
     count = kernels_.compress_not_below(upper_, n, scored_from, base, list);
     refine(list, count, lower, upper);
+    scored_first = true;
     threshold = std::max(threshold, kth(lower, count, work_.slots));
   }
   report.threshold = threshold;
 
   const std::int64_t survivors = kernels_.count_not_below(upper_, n, threshold);
   if (std::max(survivors, count) > room) return -1;
-  if (threshold < scored_from) {
+  if (!scored_first || threshold < scored_from) {
     std::int32_t* const rest = list + count;
     const std::int64_t found = kernels_.compress_not_below(upper_, n, threshold, base, rest);
     std::int64_t kept = 0;
     for (std::int64_t j = 0; j < found; ++j)
-      if (upper_[rest[j] - base] < scored_from) rest[kept++] = rest[j];
+      if (!scored_first || upper_[rest[j] - base] < scored_from) rest[kept++] = rest[j];
     refine(rest, kept, lower + count, upper + count);
     count += kept;
   }
