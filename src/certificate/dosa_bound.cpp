@@ -4,8 +4,8 @@
 #include <cmath>
 #include <new>
 
+#include "certificate/assemble.hpp"
 #include "certificate/choice.hpp"
-#include "certificate/form.hpp"
 #include "certificate/outward.hpp"
 
 namespace dosa::certificate {
@@ -77,16 +77,20 @@ bool dense_form(const RowInput& input, float* rows, float* coef, cpu::FormSpec& 
                    rows, coef, spec);
 }
 
-Choice dosa_form(const RowInput& input, std::span<std::byte> scratch, float* rows, float* coef, cpu::FormSpec& spec) {
-  Choice choice;
+Assembly assemble(const RowInput& input, std::span<std::byte> scratch) {
+  Assembly assembly;
+  Choice& choice = assembly.choice;
   Carver carve(scratch);
   const int heads = input.row.heads, dim = input.row.head_dim;
   auto& facts = *carve.take<RowFacts>(1);
   auto* values = carve.take<float>(static_cast<std::size_t>(heads) * static_cast<std::size_t>(dim));
+  assembly.facts = &facts;
+  assembly.values = values;
   read_row(input.row, input.model, values, facts);
-  if (!facts.finite) return choice;
-  const ModelError model = model_error(input.model, facts, values);
-  if (!model.finite) return choice;
+  if (!facts.finite) return assembly;
+  assembly.model = model_error(input.model, facts, values);
+  const ModelError& model = assembly.model;
+  if (!model.finite) return assembly;
 
   auto* cache = carve.take<double>(static_cast<std::size_t>(heads) * static_cast<std::size_t>(heads));
   SampleModel sample(input, facts, carve.take<float>(SampleModel::floats(input.sample.keys)));
@@ -170,13 +174,22 @@ Choice dosa_form(const RowInput& input, std::span<std::byte> scratch, float* row
   bound.rest = rest;
   bound.centred = mean.valid;
   bound.absolute_form = input.ablation.absolute_form;
-  const bool ok = make_form(bound, facts, model, input.arithmetic, cpu::feature_count(input.model, dim), input.mean,
-                            values, rows, coef, spec);
-  if (!ok) return Choice{};
+  assembly.bound = &bound;
   choice.finite = true;
   choice.retained = retained;
   choice.aggregates = aggregates;
-  return choice;
+  return assembly;
+}
+
+Choice dosa_form(const RowInput& input, std::span<std::byte> scratch, float* rows, float* coef, cpu::FormSpec& spec) {
+  const Assembly assembly = assemble(input, scratch);
+  if (!assembly.choice.finite) return Choice{};
+  const int features = cpu::feature_count(input.model, input.row.head_dim);
+  if (!make_form(*assembly.bound, *assembly.facts, assembly.model, input.arithmetic, features, input.mean,
+                 assembly.values, rows, coef, spec)) {
+    return Choice{};
+  }
+  return assembly.choice;
 }
 
 bool may_profit(const ScoreRow& row, double winners) {
