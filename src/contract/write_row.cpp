@@ -50,7 +50,8 @@ void write_row(const Problem& problem, const Options& options, const Row& row, s
     std::sort(entries.begin(), entries.end(), before);
     for (const Entry& entry : entries) writer.put(entry.index, entry.score);
   } else {
-    std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.index < b.index; });
+    const auto by_index = [](const Entry& a, const Entry& b) { return a.index < b.index; };
+    if (!std::is_sorted(entries.begin(), entries.end(), by_index)) std::sort(entries.begin(), entries.end(), by_index);
     for (const Entry& entry : entries) writer.put(entry.index, entry.score);
     put_forced(row.tail);
   }

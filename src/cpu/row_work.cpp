@@ -56,6 +56,7 @@ class Worker {
   std::int64_t seeded_threshold(float& threshold);
   void resolve(std::int64_t candidates, bool scores_needed);
   void model_row();
+  void merge_runs(std::int64_t certain);
   void note_last_score();
   template <class Push>
   void score_under_model(const std::int32_t* keys, std::int64_t first, std::int64_t count, const Push& push);
@@ -339,10 +340,29 @@ void Worker::resolve(std::int64_t candidates, bool scores_needed) {
     });
   const std::span<Entry> chosen = selector.finish();
   work_.selected = certain + static_cast<std::int64_t>(chosen.size());
-  if (!scores_needed) return;
+  if (!scores_needed) return merge_runs(certain);
   for (std::int64_t j = 0; j < certain; ++j) list[j] = entries[j].index;
   score_under_model(list, 0, certain, [&](std::int64_t j, float value) { entries[j].score = value; });
   note_last_score();
+}
+
+// Sorting by index, as the writer wants it, costs three percent of a certified row at K = 2048; the entries are a few
+// ascending runs already.
+void Worker::merge_runs(std::int64_t certain) {
+  const auto by_index = [](const Entry& a, const Entry& b) { return a.index < b.index; };
+  Entry* const first = work_.memory.entries;
+  Entry* const middle = first + certain;
+  Entry* const last = first + work_.selected;
+  Entry* const second = std::is_sorted_until(first, middle, by_index);
+  if (!std::is_sorted(second, middle, by_index)) return std::sort(first, last, by_index);
+  std::sort(middle, last, by_index);
+  Entry* const spare = last;  // the selector's buffer has room for certain more
+  std::merge(first, second, second, middle, spare, by_index);
+  Entry *from_spare = spare, *from_open = middle, *to = first;
+  // The write position trails both read positions, so merging back in place loses nothing.
+  while (from_open != last && from_spare != spare + certain)
+    *to++ = by_index(*from_open, *from_spare) ? *from_open++ : *from_spare++;
+  std::copy(from_spare, spare + certain, to);
 }
 
 void Worker::note_last_score() {
