@@ -8,6 +8,8 @@
 namespace dosa {
 namespace {
 
+// A pass over the values costs less than partitioning a few hundred of them.
+constexpr std::int64_t kFewValues = KthScratch::kValues;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Position of a float in the order of the reals: bisecting it halves the number of floats left, whatever their spacing.
@@ -37,7 +39,7 @@ float kth_largest(const cpu::Kernels& kernels, std::span<const float> values, st
 
   // A sorted sample brackets the answer in two passes for almost every distribution; the bisection below needs no luck.
   constexpr std::int64_t kSample = 128;
-  if (count > KthScratch::kValues) {
+  if (count > kFewValues) {
     for (std::int64_t s = 0; s < kSample; ++s)
       scratch.values[s] = values[static_cast<std::size_t>((2 * s + 1) * count / (2 * kSample))];
     std::sort(scratch.values, scratch.values + kSample, std::greater<>());
@@ -60,7 +62,7 @@ float kth_largest(const cpu::Kernels& kernels, std::span<const float> values, st
     try_bracket(expected + margin);
     try_bracket(expected - margin);
   }
-  while (from_low - from_high > KthScratch::kValues) {
+  while (from_low - from_high > kFewValues) {
     const std::int64_t middle = (std::int64_t{ordinal(low)} + ordinal(high)) / 2;
     const float value = at_ordinal(static_cast<std::int32_t>(middle));
     if (!(value > low) || !(value < high)) return low;  // neighbours: nothing lies between them

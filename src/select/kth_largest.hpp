@@ -10,7 +10,7 @@ namespace dosa {
 
 /// Scratch of one call: values inside the last bracket, and a block of positions.
 struct KthScratch {
-  static constexpr std::int64_t kValues = 4096;
+  static constexpr std::int64_t kValues = 256;
   static constexpr std::int64_t kBlock = 2048;
   float values[kValues];
   std::int32_t positions[kBlock + 16];
