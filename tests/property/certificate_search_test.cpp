@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <functional>
 
-#include "property/certificate_cases.hpp"
+#include "property/certificate_kernels.hpp"
 
 namespace dosa::test {
 namespace {
@@ -199,6 +199,18 @@ TEST_P(NearViolation, DataHoldsAndKillsTheMutant) {
     killed += holds(c, target_.evaluate(mutant.spec, c), c.score()) ? 0 : 1;
   }
   EXPECT_GT(killed, 0) << "a certificate without this term passes";
+}
+
+TEST_P(NearViolation, DataHoldsInEveryInstructionSet) {
+  for (const cpu::Kernels* kernels : available_kernels()) {
+    SCOPED_TRACE(name(kernels->isa));
+    KernelRunner runner(*kernels);
+    for (const Case& c : stored(target_)) {
+      const BuiltForm form = build(c, runner.arithmetic(c.dim));
+      ASSERT_TRUE(form.finite);
+      EXPECT_TRUE(holds(c, runner.evaluate(form, c), c.score())) << to_json(c).dump();
+    }
+  }
 }
 
 TEST_P(NearViolation, SearchFindsNoViolation) {
