@@ -21,7 +21,7 @@ struct Header {
 };
 
 /// Throws Error{bad_input}; messages begin with `file`.
-[[nodiscard]] Header parse_header(std::string_view json, const std::string& file);
+[[nodiscard]] Header parse_header(std::string_view text, const std::string& file);
 
 /// Bits an element takes; 0 for a dtype this reader does not know.
 [[nodiscard]] unsigned element_bits(std::string_view dtype) noexcept;
