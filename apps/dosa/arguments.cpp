@@ -1,0 +1,185 @@
+#include "arguments.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <map>
+
+#include "dosa/types.hpp"
+
+namespace dosa::app {
+namespace {
+
+/// An option whose words the library parses: `parse` throws with the accepted words, which become a usage error.
+template <class T, class Parse>
+CLI::Option* add_word(CLI::App& command, const std::string& flag, T& target, Parse parse, const std::string& help,
+                      const std::string& words) {
+  return command
+      .add_option_function<std::string>(
+          flag,
+          [&target, parse, flag](const std::string& word) {
+            try {
+              target = parse(word);
+            } catch (const Error& error) {
+              throw CLI::ValidationError(flag, error.what());
+            }
+          },
+          help)
+      ->type_name(words);
+}
+
+std::int64_t parse_bound(std::string_view text, const std::string& whole) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw Error(ErrorKind::usage,
+                fmt::format("--rows: found '{}', wanted rows such as 5, 0:16, 0:512:16 or 3,7,20:24", whole));
+  }
+  return value;
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (std::size_t end = 0; (end = text.find(separator)) != std::string_view::npos; text.remove_prefix(end + 1)) {
+    parts.push_back(text.substr(0, end));
+  }
+  parts.push_back(text);
+  return parts;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> parse_rows(const std::string& text, std::int64_t available) {
+  std::vector<std::int64_t> rows;
+  for (const std::string_view part : split(text, ',')) {
+    const auto bounds = split(part, ':');
+    std::int64_t first = 0, last = available, step = 1;
+    if (bounds.size() == 1) {
+      first = parse_bound(part, text);
+      last = first + 1;
+    } else if (bounds.size() <= 3) {
+      if (!bounds[0].empty()) first = parse_bound(bounds[0], text);
+      if (!bounds[1].empty()) last = parse_bound(bounds[1], text);
+      if (bounds.size() == 3) step = parse_bound(bounds[2], text);
+    } else {
+      parse_bound("", text);
+    }
+    if (first < 0 || last > available || first >= last || step < 1) {
+      throw Error(ErrorKind::usage, fmt::format("--rows: found '{}', wanted rows in 0:{}", part, available));
+    }
+    for (std::int64_t row = first; row < last; row += step) rows.push_back(row);
+  }
+  return rows;
+}
+
+void TraceArguments::add(CLI::App& command) {
+  command.add_option("IN", path, "Trace file (safetensors: q, k, k_scale, weights, ks, ke; docs/traces.md)")
+      ->required();
+  command
+      .add_option("--rows", rows,
+                  "Only these query rows: 5, 0:16 (16 is not included), 0:512:16, or a list 3,7,20:24. Default: all")
+      ->type_name("ROWS");
+}
+
+Trace TraceArguments::open() const {
+  Trace trace = Trace::open(path);
+  if (rows.empty()) return trace;
+  return trace.rows(parse_rows(rows, trace.problem().q.shape[0]));
+}
+
+void EngineArguments::add_top_k(CLI::App& command, bool required) {
+  auto* option = command.add_option("-k,--top-k", options.top_k,
+                                    "K: how many keys a row selects, at least 1 (a row that sees fewer is short)");
+  option->type_name("K");
+  if (required) option->required();
+}
+
+void EngineArguments::add_model(CLI::App& command) {
+  add_word(
+      command, "--model", options.model, parse_score_model,
+      "Which bits a score has. f64 (default): exact dot products, a binary64 sum, one rounding. sm90: the bits that "
+      "DeepGEMM's kernel writes on Hopper",
+      "f64|sm90");
+}
+
+void EngineArguments::add_backend(CLI::App& command) {
+  add_word(
+      command, "--backend", options.backend, parse_backend,
+      "Who computes: auto (default), reference (scores and sorts everything), cpu. An absent one is an error, never "
+      "replaced",
+      "auto|reference|cpu|cuda");
+}
+
+void EngineArguments::add_path(CLI::App& command) {
+  add_word(command, "--path", options.path, parse_path,
+           "How rows are computed: auto (default: measured for each row), dense (all heads of all keys), dosa (a "
+           "certificate rejects keys first)",
+           "auto|dense|dosa");
+}
+
+void EngineArguments::add_result(CLI::App& command) {
+  add_word(command, "--order", options.order, parse_order,
+           "Order of a row's keys: index (default, ascending) or score (best first)", "index|score");
+  add_word(command, "--index-base", options.index_base, parse_index_base,
+           "What an index counts from: absolute (default) or window (the row's first visible key)", "absolute|window");
+  command
+      .add_option("--always-first", options.always_first, "The first N visible keys are always selected (score +inf)")
+      ->type_name("N");
+  command.add_option("--always-last", options.always_last, "The last M visible keys are always selected (score +inf)")
+      ->type_name("M");
+}
+
+void EngineArguments::add_machine(CLI::App& command) {
+  add_word(command, "--isa", options.isa, parse_isa,
+           "Instruction set of the cpu backend. Default: DOSA_ISA, else the best there is (dosa info)",
+           "auto|portable|avx2|avx512|amx");
+  command.add_option("--threads", options.threads, "Threads. Default: as many as the process may use")->type_name("T");
+}
+
+void EngineArguments::add_certificate(CLI::App& command) {
+  command
+      .add_option("--r", options.retained_heads,
+                  "Heads that the certificate computes in full. Default: chosen for each row by measured survival")
+      ->type_name("R");
+  static const std::map<std::string, bool Ablation::*> pieces{{"projection", &Ablation::projection},
+                                                              {"joint-residual", &Ablation::joint_residual},
+                                                              {"centred", &Ablation::centred},
+                                                              {"aggregate", &Ablation::aggregate},
+                                                              {"second-aggregate", &Ablation::second_aggregate},
+                                                              {"seeds", &Ablation::seeds},
+                                                              {"best-first", &Ablation::best_first}};
+  auto& ablation = options.ablation;
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--without",
+          [&ablation](const std::vector<std::string>& words) {
+            for (const auto& word : words) {
+              const auto piece = pieces.find(word);
+              if (piece == pieces.end()) {
+                std::string accepted;
+                for (const auto& [known, member] : pieces) accepted += (accepted.empty() ? "" : ", ") + known;
+                throw CLI::ValidationError("--without", fmt::format("found '{}', wanted some of {}", word, accepted));
+              }
+              ablation.*piece->second = false;
+            }
+          },
+          "Switch pieces of the certificate off, to see what each is worth (the result stays the same): projection, "
+          "joint-residual, centred, aggregate, second-aggregate, seeds, best-first")
+      ->delimiter(',')
+      ->type_name("PIECES");
+  command.add_flag("--absolute-form", ablation.absolute_form,
+                   "Use the certificate's absolute-value form instead of the relu form");
+}
+
+void add_json(CLI::App& command, JsonOutput& output) {
+  command.add_option("--json", output.path, "Write the same as JSON (- for standard output, instead of the table)")
+      ->type_name("FILE");
+}
+
+void check_outputs(std::string_view out, std::string_view json) {
+  if (!out.empty() && out == json) {
+    throw Error(ErrorKind::usage, fmt::format("found {} twice, wanted different files for the two outputs", out));
+  }
+}
+
+}  // namespace dosa::app

@@ -1,0 +1,46 @@
+// Options that several subcommands share, with one wording each.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "console.hpp"
+#include "dosa/plan.hpp"
+#include "dosa/trace.hpp"
+
+namespace dosa::app {
+
+/// IN and --rows.
+struct TraceArguments {
+  std::string path;
+  std::string rows;
+
+  void add(CLI::App& command);
+  [[nodiscard]] Trace open() const;
+};
+
+/// Row numbers of "a:b", "a:b:step", "a", or a list of these with commas; b is not included. Throws Error{usage}.
+[[nodiscard]] std::vector<std::int64_t> parse_rows(const std::string& text, std::int64_t available);
+
+/// What the engine is asked for. Which options a subcommand shows is its choice: add_* once each.
+struct EngineArguments {
+  Options options;
+
+  void add_top_k(CLI::App& command, bool required = true);
+  void add_model(CLI::App& command);
+  void add_backend(CLI::App& command);
+  void add_path(CLI::App& command);
+  void add_result(CLI::App& command);       ///< --order, --index-base, --always-first, --always-last
+  void add_machine(CLI::App& command);      ///< --isa, --threads
+  void add_certificate(CLI::App& command);  ///< --r, --without, --absolute-form
+};
+
+/// --json FILE.
+void add_json(CLI::App& command, JsonOutput& output);
+
+/// Throws Error{usage} where two outputs of one command name the same file.
+void check_outputs(std::string_view out, std::string_view json);
+
+}  // namespace dosa::app

@@ -1,0 +1,105 @@
+#include "console.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+
+#include "trace/output_file.hpp"
+
+namespace dosa::app {
+
+std::string Table::text() const {
+  std::size_t width = 0;
+  for (const auto& [label, value] : rows_) width = std::max(width, label.size());
+  std::string text = title_ + "\n\n";
+  for (const auto& [label, value] : rows_) text += fmt::format("  {:<{}}  {}\n", label, width, value);
+  return text;
+}
+
+std::string grid(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line = "  ";
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      line += i == 0 ? fmt::format("{:<{}}", row[i], widths[i]) : fmt::format("  {:>{}}", row[i], widths[i]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string human_bytes(double bytes) {
+  static constexpr std::array kUnits{"bytes", "KiB", "MiB", "GiB", "TiB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
+  return unit == 0 ? fmt::format("{:.0f} bytes", bytes) : fmt::format("{:.1f} {}", bytes, kUnits[unit]);
+}
+
+std::string human_seconds(double seconds) {
+  if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
+  if (seconds < 1) return fmt::format("{:.2f} ms", seconds * 1e3);
+  return fmt::format("{:.2f} s", seconds);
+}
+
+std::string human_count(double count) {
+  const std::string digits = fmt::format("{:.0f}", std::abs(count));
+  std::string text = count < 0 ? "-" : "";
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
+}
+
+std::string percent(double part, double whole) {
+  if (!(whole > 0)) return "-";
+  const double share = 100 * part / whole;
+  return share != 0 && share < 0.1 ? fmt::format("{:.3f} %", share) : fmt::format("{:.1f} %", share);
+}
+
+Progress::Progress(std::string what, std::int64_t total)
+    : what_(std::move(what)),
+      total_(total),
+      terminal_(::isatty(STDERR_FILENO) == 1),
+      start_(Clock::now()),
+      last_(start_) {}
+
+Progress::~Progress() {
+  if (shown_) fmt::print(stderr, "\r\x1b[K");
+}
+
+void Progress::update(std::int64_t done) {
+  if (!terminal_) return;
+  const auto now = Clock::now();
+  const double elapsed = std::chrono::duration<double>(now - start_).count();
+  // Short work shows nothing, and a terminal is not redrawn faster than it is read.
+  if (elapsed < 0.5 || std::chrono::duration<double>(now - last_).count() < 0.1) return;
+  last_ = now;
+  shown_ = true;
+  const double left = done > 0 ? elapsed * static_cast<double>(total_ - done) / static_cast<double>(done) : 0;
+  fmt::print(stderr, "\r\x1b[K{}: {} of {} ({:.0f} %, about {:.0f} s left)", what_, done, total_,
+             100 * static_cast<double>(done) / static_cast<double>(std::max<std::int64_t>(total_, 1)), std::ceil(left));
+  std::fflush(stderr);
+}
+
+void JsonOutput::finish(const Json& json, std::string_view table) const {
+  const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  if (!path.empty() && !on_stdout()) {
+    OutputFile file(path);
+    file.write(text);
+    file.commit();
+  }
+  fmt::print("{}", on_stdout() ? std::string_view(text) : table);
+}
+
+}  // namespace dosa::app

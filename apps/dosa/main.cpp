@@ -1,0 +1,70 @@
+// dosa: the command line.
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "commands.hpp"
+#include "dosa/types.hpp"
+
+namespace {
+
+using namespace dosa::app;
+
+int fail(ExitCode code, const char* message) {
+  fmt::print(stderr, "dosa: {}\n", message);
+  return code;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{
+      "Exact Top-K selection for the lightning indexer of DeepSeek Sparse Attention.\n"
+      "The keys returned are those that scoring every key would return, byte for byte; a certificate proves which "
+      "keys\n"
+      "need no score."};
+  app.set_version_flag("--version", "dosa " DOSA_VERSION, "Print the version");
+  app.set_help_flag("-h,--help", "Print this help");
+  app.require_subcommand(1);
+  app.footer(
+      "Examples:\n"
+      "  dosa info\n"
+      "  dosa select data/sample_en_l03_h32.safetensors --top-k 256 --out selected.safetensors\n"
+      "  dosa explain data/sample_en_l03_h32.safetensors --top-k 256 --svg what-happened.svg\n"
+      "\n"
+      "Exit codes: 0 success, 1 internal or I/O, 2 usage, 3 bad input, 4 mismatch, 5 backend not available.");
+  ExitCode status = kSuccess;
+  add_info(app, status);
+  add_select(app, status);
+  add_score(app, status);
+  add_verify(app, status);
+  add_synth(app, status);
+  add_bench(app, status);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // Help and version are "errors" of code 0; every other one is the caller's usage.
+    return app.exit(error) == 0 ? kSuccess : kUsage;
+  }
+  return status;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // A reader that goes away (`dosa info | head -1`) must not look like a crash of ours, and /dev/full like a success.
+  std::signal(SIGPIPE, SIG_IGN);
+  int status = kFailure;
+  try {
+    status = run(argc, argv);
+  } catch (const dosa::Error& error) {
+    return fail(exit_code(error.kind()), error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(kFailure, "out of memory; --rows takes a part of the rows");
+  } catch (const std::exception& error) {
+    return fail(kFailure, error.what());
+  }
+  if (std::fflush(stdout) != 0 && errno != EPIPE) return fail(kFailure, "cannot write to standard output");
+  return status;
+}

@@ -1,0 +1,152 @@
+#include "report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "contract/window.hpp"
+
+namespace dosa::app {
+
+Quantiles quantiles(std::vector<double> values) {
+  std::erase_if(values, [](double value) { return std::isnan(value); });
+  std::sort(values.begin(), values.end());
+  if (values.empty()) return {};
+  const auto at = [&](double share) {
+    const double place = share * static_cast<double>(values.size() - 1);
+    const auto below = static_cast<std::size_t>(place);
+    const std::size_t above = std::min(below + 1, values.size() - 1);
+    // Equal neighbours first: infinities have no differences.
+    if (values[below] == values[above]) return values[below];
+    return values[below] + (place - static_cast<double>(below)) * (values[above] - values[below]);
+  };
+  return {values.size(), values.front(), at(0.25), at(0.5), at(0.75), values.back()};
+}
+
+Json to_json(const Quantiles& q) {
+  if (q.count == 0) return nullptr;
+  return {{"count", q.count}, {"min", q.min}, {"q1", q.q1}, {"median", q.median}, {"q3", q.q3}, {"max", q.max}};
+}
+
+std::string text(const Quantiles& q, std::string_view unit) {
+  if (q.count == 0) return "-";
+  return fmt::format("{:.3g}{} median, {:.3g} to {:.3g}", q.median, unit, q.min, q.max);
+}
+
+void describe_input(const Trace& trace, Table& table, Json& json) {
+  const Shape shape = shape_of(trace.problem());
+  std::vector<double> sizes;
+  for (std::int64_t t = 0; t < shape.rows; ++t) {
+    sizes.push_back(
+        static_cast<double>(window_of(*trace.problem().ks.at(t), *trace.problem().ke.at(t), shape.keys).size()));
+  }
+  const Quantiles windows = quantiles(sizes);
+  table.row("input",
+            fmt::format("{} rows, {} keys, {} heads of {}; rows see {} to {} keys",
+                        human_count(static_cast<double>(shape.rows)), human_count(static_cast<double>(shape.keys)),
+                        shape.heads, shape.head_dim, human_count(windows.min), human_count(windows.max)));
+  json["input"] = {{"file", trace.name()}, {"rows", shape.rows},         {"keys", shape.keys},
+                   {"heads", shape.heads}, {"head_dim", shape.head_dim}, {"window", to_json(windows)}};
+}
+
+Json options_json(const Options& options) {
+  Json json{{"top_k", options.top_k},
+            {"model", name(options.model)},
+            {"path", name(options.path)},
+            {"order", name(options.order)},
+            {"index_base", name(options.index_base)},
+            {"always_first", options.always_first},
+            {"always_last", options.always_last},
+            {"scores", options.scores},
+            {"retained_heads", options.retained_heads}};
+  Json without = Json::array();
+  const Ablation& ablation = options.ablation;
+  if (!ablation.projection) without.push_back("projection");
+  if (!ablation.joint_residual) without.push_back("joint-residual");
+  if (!ablation.centred) without.push_back("centred");
+  if (!ablation.aggregate) without.push_back("aggregate");
+  if (!ablation.second_aggregate) without.push_back("second-aggregate");
+  if (!ablation.seeds) without.push_back("seeds");
+  if (!ablation.best_first) without.push_back("best-first");
+  json["without"] = without;
+  json["absolute_form"] = ablation.absolute_form;
+  return json;
+}
+
+void describe_engine(const Options& options, std::string_view why, Table& table, Json& json) {
+  table.row("model", fmt::format("{}: {}", name(options.model),
+                                 options.model == ScoreModel::f64 ? "exact dot products, binary64 sum"
+                                                                  : "the bits of DeepGEMM on Hopper"));
+  table.row("engine", std::string(why));
+  json["options"] = options_json(options);
+  json["engine"] = {
+      {"backend", name(options.backend)}, {"isa", name(options.isa)}, {"threads", options.threads}, {"why", why}};
+}
+
+std::string rows_by_path(const Stats& stats) {
+  std::string text;
+  for (const auto& [count, path] : {std::pair{stats.rows_dosa, "dosa"}, std::pair{stats.rows_dense, "dense"},
+                                    std::pair{stats.rows_model, "scored one by one"}}) {
+    if (count != 0)
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", human_count(static_cast<double>(count)), path);
+  }
+  return text.empty() ? "none" : text;
+}
+
+void describe_stats(const Stats& stats, std::size_t workspace_bytes, Table& table, Json& json) {
+  std::map<std::pair<std::string_view, std::string_view>, std::int64_t> reasons;
+  std::vector<double> survivors, gaps, retained;
+  for (const RowReport& row : stats.row_reports) {
+    ++reasons[{name(row.path), name(row.reason)}];
+    if (row.path != Path::dosa) continue;
+    survivors.push_back(static_cast<double>(row.survivors));
+    retained.push_back(static_cast<double>(row.retained_heads));
+    gaps.push_back(static_cast<double>(row.last_score) - static_cast<double>(row.threshold));
+  }
+  const Quantiles gap = quantiles(gaps), kept = quantiles(retained), left = quantiles(survivors);
+
+  table.row("rows", rows_by_path(stats));
+  Json reason_json = Json::array();
+  for (const auto& [key, count] : reasons) {
+    table.row("", fmt::format("{:>6} {}: {}", human_count(static_cast<double>(count)), key.first, key.second));
+    reason_json.push_back({{"path", key.first}, {"reason", key.second}, {"rows", count}});
+  }
+  table.row("survivors",
+            fmt::format("{} of {} visible keys ({})", human_count(static_cast<double>(stats.survivors)),
+                        human_count(static_cast<double>(stats.visible)),
+                        percent(static_cast<double>(stats.survivors), static_cast<double>(stats.visible))));
+  if (left.count != 0) {
+    table.row("", fmt::format("dosa rows: {}; heads kept: {}", text(left), text(kept)));
+    table.row("tau gap", gap.count == 0 ? "-" : text(gap) + " (score of the K-th key minus the threshold used)");
+  }
+  table.row("exact scores", human_count(static_cast<double>(stats.exact)));
+  table.row("dot products",
+            fmt::format("{:.3f} of dense ({:.4g} of {:.4g})",
+                        stats.dense_dot_products > 0 ? stats.dot_products / stats.dense_dot_products : 0.0,
+                        stats.dot_products, stats.dense_dot_products));
+  table.row("time", fmt::format("{} ({} a row)", human_seconds(stats.seconds),
+                                human_seconds(stats.rows > 0 ? stats.seconds / static_cast<double>(stats.rows) : 0)));
+  table.row("workspace", human_bytes(static_cast<double>(workspace_bytes)));
+  json["rows"] = {{"total", stats.rows},
+                  {"dosa", stats.rows_dosa},
+                  {"dense", stats.rows_dense},
+                  {"model", stats.rows_model},
+                  {"why", reason_json}};
+  json["visible"] = stats.visible;
+  json["survivors"] = stats.survivors;
+  json["survival"] =
+      stats.visible > 0 ? static_cast<double>(stats.survivors) / static_cast<double>(stats.visible) : 0.0;
+  json["survivors_per_dosa_row"] = to_json(left);
+  json["retained_heads"] = to_json(kept);
+  json["tau_gap"] = to_json(gap);
+  json["exact_scores"] = stats.exact;
+  json["dot_products"] = stats.dot_products;
+  json["dense_dot_products"] = stats.dense_dot_products;
+  json["dot_products_vs_dense"] = stats.dense_dot_products > 0 ? stats.dot_products / stats.dense_dot_products : 0.0;
+  json["seconds"] = stats.seconds;
+  json["workspace_bytes"] = workspace_bytes;
+}
+
+}  // namespace dosa::app

@@ -1,0 +1,76 @@
+// dosa select: the K keys of every row.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "arguments.hpp"
+#include "call.hpp"
+#include "commands.hpp"
+#include "report.hpp"
+#include "result_file.hpp"
+#include "trace/output_file.hpp"
+
+namespace dosa::app {
+namespace {
+
+struct SelectArguments {
+  TraceArguments trace;
+  EngineArguments engine;
+  std::string out;
+  JsonOutput json;
+};
+
+void run_select(const SelectArguments& arguments) {
+  check_outputs(arguments.out, arguments.json.path);
+  const Trace trace = arguments.trace.open();
+  // Asked before the work: a file that cannot be written should cost nothing.
+  if (!arguments.out.empty()) OutputFile probe(arguments.out);
+  if (!arguments.json.path.empty() && !arguments.json.on_stdout()) OutputFile probe(arguments.json.path);
+  const Call call = call_engine(trace.problem(), arguments.engine.options, "select");
+
+  Table table(fmt::format("dosa select {} --top-k {}", trace.name(), call.options.top_k));
+  Json json{{"command", "select"}, {"version", DOSA_VERSION}};
+  describe_input(trace, table, json);
+  describe_engine(call.options, call.why, table, json);
+  describe_stats(call.selection.stats, call.workspace_bytes, table, json);
+  if (!arguments.out.empty()) {
+    write_result(arguments.out, call.selection, call.options, arguments.trace.rows);
+    table.row("written",
+              fmt::format("{}: indices I32 [{},{}], lengths I32 [{}]{}", arguments.out, call.selection.rows,
+                          call.selection.top_k, call.selection.rows, call.options.scores ? ", scores F32" : ""));
+    json["out"] = arguments.out;
+  }
+  arguments.json.finish(json, table.text());
+}
+
+}  // namespace
+
+void add_select(CLI::App& app, ExitCode&) {
+  auto* command = app.add_subcommand("select", "Select the K best keys of every row, exactly");
+  auto arguments = std::make_shared<SelectArguments>();
+  arguments->trace.add(*command);
+  arguments->engine.add_top_k(*command);
+  command
+      ->add_option(
+          "-o,--out", arguments->out,
+          "Result (safetensors): indices I32 [Q,K] (-1 past a row's length), lengths I32 [Q], scores F32 [Q,K] "
+          "with --scores. Without it only the table is printed")
+      ->type_name("FILE");
+  command->add_flag("--scores", arguments->engine.options.scores, "Write scores too");
+  arguments->engine.add_model(*command);
+  arguments->engine.add_backend(*command);
+  arguments->engine.add_path(*command);
+  arguments->engine.add_result(*command);
+  arguments->engine.add_machine(*command);
+  arguments->engine.add_certificate(*command);
+  add_json(*command, arguments->json);
+  command->footer(
+      "The result is the same bytes on every machine, backend, path, instruction set and number of threads.\n"
+      "Examples:\n"
+      "  dosa select trace.safetensors --top-k 2048 --out selected.safetensors\n"
+      "  dosa select trace.safetensors --top-k 2048 --order score --scores --rows 0:16 --out best.safetensors --json "
+      "-");
+  command->callback([arguments] { run_select(*arguments); });
+}
+
+}  // namespace dosa::app
