@@ -14,6 +14,7 @@ namespace dosa::test {
 namespace {
 
 constexpr std::byte kCanary{0xa5};
+constexpr std::int64_t kLargestCopy = std::int64_t{1} << 28;  // sparse caches of gigabytes stay where they are
 
 template <class T, std::size_t Rank>
 std::int64_t extent(const TensorView<T, Rank>& view) {
@@ -78,6 +79,7 @@ template <class T, std::size_t Rank>
 void GuardedProblem::move(TensorView<const T, Rank>& view, GuardedBuffer::Side side, std::size_t misalignment) {
   if (view.absent()) return;
   const std::int64_t count = extent(view);
+  if (count > kLargestCopy) return;
   GuardedBuffer buffer(static_cast<std::size_t>(count) * sizeof(T), side, sizeof(T) == 1 ? 16 : 4,
                        sizeof(T) == 1 ? misalignment % 16 : 4 * (misalignment % 4));
   // 0xff: NaN as a code and as a scale, -1 as an index.
@@ -116,7 +118,7 @@ GuardedProblem::GuardedProblem(const Problem& original, GuardedBuffer::Side side
   move(paged.block_table, side, 0);
   // The cache ends with the last page's scales: behind it lies nothing that may be read.
   const std::int64_t used = std::int64_t{paged.page_size} * (paged.head_dim + 4);
-  if (paged.pages == 0) return;
+  if (paged.pages == 0 || paged.pages * paged.page_stride > kLargestCopy) return;
   const auto bytes = static_cast<std::size_t>((paged.pages - 1) * paged.page_stride + used);
   GuardedBuffer buffer(bytes, side, 4, 4 * (misalignment % 4));
   std::memcpy(buffer.data(), paged.cache, bytes);
