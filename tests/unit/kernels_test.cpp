@@ -13,6 +13,7 @@
 #include <random>
 #include <vector>
 
+#include "cpu/amx_emulated.hpp"
 #include "cpu/dispatch.hpp"
 #include "score/score.hpp"
 
@@ -172,6 +173,7 @@ std::vector<const Kernels*> tables() {
   std::vector<const Kernels*> found;
   for (const IsaInfo& isa : available_isas()) {
     if (isa.available) found.push_back(choose(isa.isa).kernels);
+    if (isa.isa == Isa::avx512 && isa.available) found.push_back(amx_emulated_kernels());
   }
   return found;
 }

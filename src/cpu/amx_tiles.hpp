@@ -1,0 +1,56 @@
+// The processor's tiles, as amx_panels.hpp wants them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace dosa::cpu {
+namespace {
+
+/// Palette 1: 8 tiles of up to 16 rows of 64 bytes.
+struct alignas(64) TileConfig {
+  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  std::uint16_t row_bytes[16] = {};
+  std::uint8_t rows[16] = {};
+};
+static_assert(sizeof(TileConfig) == 64);
+
+struct Tiles {
+  /// Configures the tiles for `rows` rows of the first operand and the accumulators, and gives them back at the end. A
+  /// configuration kept between calls would be cheaper, but nothing stops other code of the same thread from using
+  /// tiles in between, and tile data in use makes every context switch save 8 KiB.
+  struct Scope {
+    explicit Scope(int rows) {
+      TileConfig config;
+      for (int t = 0; t < 8; ++t) {
+        config.row_bytes[t] = 64;
+        config.rows[t] = static_cast<std::uint8_t>(t <= 4 ? rows : 16);
+      }
+      __asm__ volatile("ldtilecfg %0" ::"m"(config));
+    }
+    ~Scope() { __asm__ volatile("tilerelease"); }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+  };
+
+  template <int tile>
+  static void zero() {
+    __asm__ volatile("tilezero %%tmm%c0" ::"i"(tile));
+  }
+  template <int tile>
+  static void load(const void* from, std::size_t stride) {
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(tile) : "memory");
+  }
+  template <int tile>
+  static void store(void* to, std::size_t stride) {
+    __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(tile) : "memory");
+  }
+  /// accumulator += rows x keys.
+  template <int accumulator, int rows, int keys>
+  static void multiply_add() {
+    __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(accumulator), "i"(rows), "i"(keys));
+  }
+};
+
+}  // namespace
+}  // namespace dosa::cpu

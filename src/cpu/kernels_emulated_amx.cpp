@@ -1,0 +1,89 @@
+// The AMX kernels over tiles in plain C++, for tests on machines without AMX.
+#include "cpu/amx_emulated.hpp"
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#include "cpu/amx_panels.hpp"
+#include "cpu/model_scores.hpp"
+#include "cpu/threshold_avx512.hpp"
+
+namespace dosa::cpu {
+namespace {
+
+/// What TDPBF16PS documents: even and odd members of the pairs summed apart, then together, then added to the
+/// accumulator; subnormal inputs and results are zero, rounding is to nearest.
+struct EmulatedTiles {
+  struct State {
+    std::uint32_t data[8][16][16];
+    int rows;  // of the first operand and the accumulators; 0: not configured
+  };
+  static inline thread_local State state{};
+
+  struct Scope {
+    explicit Scope(int rows) {
+      state = {};
+      state.rows = rows;
+    }
+    ~Scope() { state.rows = 0; }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+  };
+
+  static int rows_of(int tile) {
+    if (state.rows < 1 || state.rows > 16) __builtin_trap();  // as the processor would
+    return tile <= 4 ? state.rows : 16;
+  }
+  static float flushed(float x) { return __builtin_fabsf(x) < 0x1p-126F ? 0.0F : x; }
+  static float member(std::uint32_t pair, bool odd) { return flushed(float_of(odd ? pair & 0xffff0000U : pair << 16)); }
+
+  template <int tile>
+  static void zero() {
+    for (int r = 0; r < rows_of(tile); ++r) __builtin_memset(state.data[tile][r], 0, 64);
+  }
+  template <int tile>
+  static void load(const void* from, std::size_t stride) {
+    for (int r = 0; r < rows_of(tile); ++r) {
+      __builtin_memcpy(state.data[tile][r], static_cast<const std::byte*>(from) + static_cast<std::size_t>(r) * stride,
+                       64);
+    }
+  }
+  template <int tile>
+  static void store(void* to, std::size_t stride) {
+    for (int r = 0; r < rows_of(tile); ++r) {
+      __builtin_memcpy(static_cast<std::byte*>(to) + static_cast<std::size_t>(r) * stride, state.data[tile][r], 64);
+    }
+  }
+  template <int accumulator, int rows, int keys>
+  static void multiply_add() {
+    for (int m = 0; m < rows_of(accumulator); ++m) {
+      for (int n = 0; n < 16; ++n) {
+        float even = 0, odd = 0;
+        for (int k = 0; k < 16; ++k) {
+          even = flushed(
+              __builtin_fmaf(member(state.data[rows][m][k], false), member(state.data[keys][k][n], false), even));
+          odd =
+              flushed(__builtin_fmaf(member(state.data[rows][m][k], true), member(state.data[keys][k][n], true), odd));
+        }
+        std::uint32_t& sum = state.data[accumulator][m][n];
+        sum = bits_of(flushed(float_of(sum) + flushed(even + odd)));
+      }
+    }
+  }
+};
+
+using Table = AmxKernels<EmulatedTiles>;
+
+constexpr Kernels kKernels{Isa::amx,          Table::keys,          bf16_arithmetic,      Table::panel_bytes,
+                           Table::form_bytes, Table::make_panel,    pack_panel<Bf16Sink>, Table::make_form,
+                           Table::upper,      Table::bounds,        Table::dots,          avx512::model_bytes,
+                           avx512::model_row, avx512::model_scores, count_not_below_512,  compress_not_below_512};
+
+}  // namespace
+
+const Kernels* amx_emulated_kernels() noexcept { return &kKernels; }
+
+}  // namespace dosa::cpu
+#else
+namespace dosa::cpu {
+const Kernels* amx_emulated_kernels() noexcept { return nullptr; }
+}  // namespace dosa::cpu
+#endif
