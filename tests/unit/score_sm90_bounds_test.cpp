@@ -25,11 +25,43 @@ constexpr int kUnit = -25;
 
 std::int64_t units_of(float accumulator) { return static_cast<std::int64_t>(std::ldexp(accumulator, -kUnit)); }
 
+Number integer(std::int64_t units) {
+  Number n;
+  n.negative = units < 0;
+  n.magnitude = std::llabs(units);
+  n.exponent = kUnit;
+  return n;
+}
+Number scaled(std::int64_t factor, const Number& x) {
+  Number n;
+  n.negative = factor < 0;
+  n.magnitude = std::llabs(factor);
+  return exact_product(n, x);
+}
+Number absolute(Number n) {
+  n.negative = false;
+  return n;
+}
+Number minus(Number n) {
+  n.negative = !n.negative;
+  return n;
+}
+bool less_or_equal(const Number& a, const Number& b) {
+  const Number difference = exact_sum(b, minus(a));
+  return difference.magnitude == 0 || !difference.negative;
+}
+
+Number times_2_to(int exponent, Number n) {
+  n.exponent += exponent;
+  return n;
+}
+
 struct Chain {
   std::int64_t exact = 0, acc = 0;    // sum of the products; what the tensor core keeps
   std::int64_t below = 0, above = 0;  // S4: exact - below <= acc <= exact + above
   std::int64_t prior = 0;             // S6 without its factor 2^-13: (33 S - 1) M
   std::int64_t counted = 0;           // S7 without its factor 2^-13
+  Number prefixes;                    // S8
 };
 
 // Follows a chain by the rule, checking S2, S3 and S5 at every step. Finite codes.
@@ -38,7 +70,7 @@ void follow(const std::uint8_t* a, const std::uint8_t* b, int dim, Chain& chain)
   std::int64_t largest_power = 0, largest_sum = 0, magnitudes = 0;  // B, max |T_s|, A_s
   const int steps = dim / 32;
   for (int s = 0; s < steps; ++s) {
-    std::int64_t terms[33], granularity[33], power = 0, exact_sum_of_step = 0;
+    std::int64_t terms[33], granularity[33], power = 0, exact_sum_of_step = 0, step_products = 0;
     for (int i = 0; i < 32; ++i) {
       const Number x = number_of_code(a[32 * s + i]), y = number_of_code(b[32 * s + i]);
       const int e = x.exponent + y.exponent + 6;
@@ -46,10 +78,12 @@ void follow(const std::uint8_t* a, const std::uint8_t* b, int dim, Chain& chain)
       terms[i] = x.negative != y.negative ? -magnitude : magnitude;
       granularity[i] = magnitude == 0 ? 0 : std::int64_t{1} << (e - kUnit);  // 2^e
       power = std::max(power, granularity[i]);
-      chain.exact += terms[i];
+      step_products += terms[i];
       magnitudes += magnitude;
     }
+    chain.exact += step_products;
     largest_power = std::max(largest_power, power);
+    const std::int64_t product_power = power;  // B_s
     terms[32] = units_of(c);
     granularity[32] =
         terms[32] == 0 ? 0 : std::int64_t{1} << (std::bit_width(static_cast<std::uint64_t>(std::llabs(terms[32]))) - 1);
@@ -76,6 +110,13 @@ void follow(const std::uint8_t* a, const std::uint8_t* b, int dim, Chain& chain)
     while (std::llabs(total) >= power << (j + 1)) ++j;
     ASSERT_LE(j, 6);
     const std::int64_t rho = (u << j) - u;
+    // S8 from the exact sums before and after this step.
+    const std::int64_t before = chain.exact - step_products;
+    const Number reach = exact_sum(integer(std::llabs(before)), chain.prefixes);
+    const Number unit = times_2_to(-13, less_or_equal(integer(product_power), reach) ? reach : integer(product_power));
+    const Number cut = scaled(s == 0 ? 31 : 32, unit);
+    const Number sum = exact_sum(exact_sum(integer(std::llabs(chain.exact)), chain.prefixes), cut);
+    chain.prefixes = exact_sum(exact_sum(chain.prefixes, cut), times_2_to(-13, sum));
     c = sm90_accumulate(a + 32 * s, b + 32 * s, c);
     const std::int64_t lost = total - units_of(c);
     ASSERT_GE(total > 0 ? lost : -lost, 0);
@@ -94,6 +135,7 @@ void follow(const std::uint8_t* a, const std::uint8_t* b, int dim, Chain& chain)
   ASSERT_LE(chain.acc, chain.exact + chain.above);
   ASSERT_LE(std::llabs(chain.acc - chain.exact) << 13, chain.prior);
   ASSERT_LE(std::llabs(chain.acc - chain.exact) << 13, chain.counted);
+  ASSERT_TRUE(less_or_equal(integer(std::llabs(chain.acc - chain.exact)), chain.prefixes));
 }
 
 TEST(ScoreSm90Bounds, HoldForHostileChains) {
@@ -134,40 +176,15 @@ TEST(ScoreSm90Bounds, CountOfLosingTermsIsNearlyAttained) {
   EXPECT_EQ(chain.below, std::int64_t{1512} << -kUnit);
 }
 
-Number integer(std::int64_t units) {
-  Number n;
-  n.negative = units < 0;
-  n.magnitude = std::llabs(units);
-  n.exponent = kUnit;
-  return n;
-}
-Number scaled(std::int64_t factor, const Number& x) {
-  Number n;
-  n.negative = factor < 0;
-  n.magnitude = std::llabs(factor);
-  return exact_product(n, x);
-}
-Number absolute(Number n) {
-  n.negative = false;
-  return n;
-}
-Number minus(Number n) {
-  n.negative = !n.negative;
-  return n;
-}
-bool less_or_equal(const Number& a, const Number& b) {
-  const Number difference = exact_sum(b, minus(a));
-  return difference.magnitude == 0 || !difference.negative;
-}
-
 // S10 multiplied by 2^24 - n, so that gamma = n / (2^24 - n) needs no division. Returns false where it does not apply.
 bool check_score(const ScoreRow& row, const std::uint8_t* key, float key_scale) {
   const auto nan = [&](const std::uint8_t* codes) { return std::any_of(codes, codes + row.head_dim, e4m3_is_nan); };
   const float score = score_sm90(row, key, key_scale);
-  if (nan(key) || !std::isfinite(score) || !std::isfinite(key_scale)) return false;
+  if (nan(key) || !std::isfinite(key_scale)) return false;
   const int padded = (std::max(row.heads, 16) + 7) / 8 * 8, n = padded / 8 + 4;
   const std::int64_t whole = std::int64_t{1} << 24, rest = whole - n;
-  Number low, high, sizes;  // sums over heads of w r: least, largest; of |w| times the largest r
+  Number low, high, sizes,
+      served;  // sums over heads of w r: least, largest; of |w| times the largest r, times r itself
   for (int h = 0; h < row.heads; ++h) {
     const std::uint8_t* q = row.q + h * row.head_stride;
     const float weight = row.weights[h * row.weight_stride];
@@ -180,12 +197,19 @@ bool check_score(const ScoreRow& row, const std::uint8_t* key, float key_scale) 
     low = exact_sum(low, exact_product(w, w.negative ? most : least));
     high = exact_sum(high, exact_product(w, w.negative ? least : most));
     sizes = exact_sum(sizes, exact_product(absolute(w), most));
+    served = exact_sum(served, exact_product(absolute(w), integer(std::max<std::int64_t>(chain.acc, 0))));
   }
-  const Number k = number_of(key_scale);
+  const Number k = number_of(key_scale), one = number_of(1.0F);
+  const Number tiny = times_2_to(-150, one);
+  const Number reach =
+      exact_product(exact_sum(served, scaled(row.heads, tiny)), less_or_equal(one, absolute(k)) ? absolute(k) : one);
+  const bool fits = !less_or_equal(times_2_to(127, scaled(rest, one)), scaled(whole, reach));
+  EXPECT_TRUE(!fits || std::isfinite(score));  // S11
+  if (!std::isfinite(score)) return false;
   if (k.negative) std::swap(low, high);
-  Number tiny;  // (H' |k| + 4) (1 + gamma) 2^-150
-  tiny.magnitude = 1, tiny.exponent = -150;
-  const Number underflow = exact_product(exact_sum(scaled(padded, absolute(k)), number_of(4.0F)), scaled(whole, tiny));
+  // (H |k| + 4) (1 + gamma) 2^-150
+  const Number underflow =
+      exact_product(exact_sum(scaled(row.heads, absolute(k)), number_of(4.0F)), scaled(whole, tiny));
   const Number slack = exact_sum(scaled(n, exact_product(absolute(k), sizes)), underflow);
   const Number value = scaled(rest, number_of(score));
   EXPECT_TRUE(less_or_equal(exact_sum(scaled(rest, exact_product(k, low)), minus(slack)), value));
