@@ -117,6 +117,8 @@ int main(int argc, char** argv) {
         ablation.aggregate = false;
       else if (name == "second")
         ablation.second_aggregate = false;
+      else if (name == "half")
+        ablation.half_linear = false;
       else if (name == "absolute")
         ablation.absolute_form = true;
       else

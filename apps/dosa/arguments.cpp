@@ -146,6 +146,7 @@ void EngineArguments::add_certificate(CLI::App& command) {
                                                               {"centred", &Ablation::centred},
                                                               {"aggregate", &Ablation::aggregate},
                                                               {"second-aggregate", &Ablation::second_aggregate},
+                                                              {"half-linear", &Ablation::half_linear},
                                                               {"seeds", &Ablation::seeds},
                                                               {"best-first", &Ablation::best_first}};
   auto& ablation = options.ablation;

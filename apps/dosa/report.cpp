@@ -67,6 +67,7 @@ Json options_json(const Options& options) {
   if (!ablation.joint_residual) without.push_back("joint-residual");
   if (!ablation.centred) without.push_back("centred");
   if (!ablation.aggregate) without.push_back("aggregate");
+  if (!ablation.half_linear) without.push_back("half-linear");
   if (!ablation.second_aggregate) without.push_back("second-aggregate");
   if (!ablation.seeds) without.push_back("seeds");
   if (!ablation.best_first) without.push_back("best-first");

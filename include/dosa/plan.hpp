@@ -45,8 +45,9 @@ struct Ablation {
   bool projection = true;        ///< fold omitted positive heads onto anchors (T2)
   bool joint_residual = true;    ///< joint instead of separate residual norms (T3)
   bool centred = true;           ///< centred allowance (T4)
-  bool aggregate = true;         ///< majority aggregate of omitted negative heads (T5)
-  bool second_aggregate = true;  ///< a second aggregate from the activations of likely winners (T5)
+  bool half_linear = true;       ///< half of what the anchors leave goes into the aggregate rows, exactly (T4)
+  bool aggregate = true;         ///< an aggregate of omitted negative heads, signs by likely winners (T5)
+  bool second_aggregate = true;  ///< a second aggregate for the sampled keys that survive the first (T5)
   bool absolute_form = false;    ///< the absolute-value form (T6) instead of the relu form
   bool seeds = true;             ///< carried and voted seeds; off: best first alone finds the threshold
   bool best_first = true;        ///< score the keys with the largest bounds first (tau rises)

@@ -6,16 +6,22 @@
 namespace dosa::certificate {
 namespace {
 
-/// Quantile of the standard normal, Acklam-style central/tail rational replaced by a bisection on erfc: called once a
-/// row.
+/// Share of the deviation over which a sampled key counts as partly alive: a count of 256 keys is too coarse to compare
+/// budgets by.
+constexpr double kBand = 0.1;
+
+/// z with P(normal > z) = upper_share, by bisection: called once a row.
 double normal_quantile(double upper_share) noexcept {
   double low = -8, high = 8;
-  for (int i = 0; i < 40; ++i) {
+  for (int i = 0; i < 30; ++i) {
     const double middle = (low + high) / 2;
     (0.5 * std::erfc(middle / std::sqrt(2.0)) > upper_share ? low : high) = middle;
   }
   return (low + high) / 2;
 }
+
+// Plain loops over contiguous floats: compilers turn them into vectors. Sums keep eight partial results for that
+// reason.
 
 void add_relu(float* out, const float* dots, float factor, int count) noexcept {
   for (int s = 0; s < count; ++s) out[s] += factor * (dots[s] > 0 ? dots[s] : 0);
@@ -31,161 +37,185 @@ int count_positive(const float* dots, int count) noexcept {
   return positive;
 }
 
+float sum_of(const float* values, int count) noexcept {
+  float part[8] = {};
+  int s = 0;
+  for (; s + 8 <= count; s += 8) {
+    for (int i = 0; i < 8; ++i) part[i] += values[s + i];
+  }
+  for (; s < count; ++s) part[0] += values[s];
+  return ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
+}
+
+float weighted_sum(const float* values, const float* weights, int count) noexcept {
+  float part[8] = {};
+  int s = 0;
+  for (; s + 8 <= count; s += 8) {
+    for (int i = 0; i < 8; ++i) part[i] += values[s + i] * weights[s + i];
+  }
+  for (; s < count; ++s) part[0] += values[s] * weights[s];
+  return ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
+}
+
 }  // namespace
 
 SampleModel::SampleModel(const RowInput& input, const RowFacts& facts, float* memory) noexcept
     : input_(input), facts_(facts) {
-  const Sample& sample = input.sample;
-  random_ = sample.keys - sample.likely_winners;
-  const auto size = static_cast<std::ptrdiff_t>(sample.keys);
-  score_ = memory;
-  threshold_ = score_ + size;
-  inverse_ = threshold_ + size;
-  bound_ = inverse_ + size;
-  winners_ = bound_ + size;
-  randoms_ = winners_ + size;
+  random_ = input.sample.keys - input.sample.likely_winners;
+  for (float** piece : {&score_, &threshold_, &inverse_, &bound_, &all_, &first_, &second_, &hard_}) {
+    *piece = memory;
+    memory += input.sample.keys;
+  }
+  if (random_ > 0) measure_sample();
   order_heads();
+}
+
+void SampleModel::measure_sample() noexcept {
+  const Sample& sample = input_.sample;
+  std::fill_n(score_, random_, 0.0F);
+  for (int h = 0; h < facts_.heads; ++h) {
+    if (facts_.weight[h] != 0) add_relu(score_, dots(h), static_cast<float>(facts_.weight[h]), random_);
+  }
+  const float* scale = sample.scale + sample.likely_winners;
+  double sum = 0, squares = 0;
+  for (int s = 0; s < random_; ++s) {
+    score_[s] *= scale[s];
+    const float value = score_[s];
+    bound_[s] = value == value ? value : -INFINITY;  // poison ranks last
+    if (std::fabs(value) < INFINITY) {
+      sum += static_cast<double>(value);
+      squares += static_cast<double>(value) * static_cast<double>(value);
+    }
+  }
+  const double mean = sum / random_;
+  const double deviation = std::sqrt(std::max(0.0, squares / random_ - mean * mean));
+  // The sample's own quantile where at least 8 keys lie above it; else a normal tail continues from the 8th largest.
+  const double share = std::min(1.0, std::max(sample.winners, 0.0));
+  const int rank = std::clamp(static_cast<int>(share * random_ + 0.5), std::min(random_, 8), random_);
+  std::nth_element(bound_, bound_ + (rank - 1), bound_ + random_, [](float a, float b) { return a > b; });
+  top_ = bound_[rank - 1];
+  float tau = top_;
+  const double own = static_cast<double>(rank) / random_;
+  if (share > 0 && share < own * 0.95 && own < 1) {
+    tau += static_cast<float>(deviation * (normal_quantile(share) - normal_quantile(own)));
+  }
+  const auto band = static_cast<float>(kBand * deviation);
+  for (int s = 0; s < random_; ++s) {
+    // A key that the kernel cannot bound (negative, zero or NaN scale) always survives.
+    threshold_[s] = scale[s] > 0 ? tau / scale[s] : -INFINITY;
+    inverse_[s] = scale[s] > 0 && band > 0 ? scale[s] / (2 * band) : 1e30F;
+  }
 }
 
 void SampleModel::order_heads() noexcept {
   const Sample& sample = input_.sample;
   const int seeds = sample.likely_winners;
-  double share_random[kMaxHeads], share_winners[kMaxHeads];
-  const auto dots = [&](int h) { return sample.dots + static_cast<std::ptrdiff_t>(h) * sample.stride; };
-
-  float tau = 0;
-  if (random_ > 0) {
-    std::fill_n(score_, random_, 0.0F);
-    for (int h = 0; h < facts_.heads; ++h) {
-      if (facts_.weight[h] != 0) add_relu(score_, dots(h) + seeds, static_cast<float>(facts_.weight[h]), random_);
-    }
-    const float* scale = sample.scale + seeds;
-    double sum = 0, squares = 0;
-    for (int s = 0; s < random_; ++s) {
-      score_[s] *= scale[s];
-      const float value = score_[s];
-      bound_[s] = value == value ? value : -INFINITY;  // poison ranks last
-      if (std::fabs(value) < INFINITY) {
-        sum += static_cast<double>(value);
-        squares += static_cast<double>(value) * static_cast<double>(value);
-      }
-    }
-    const double mean = sum / random_;
-    const double deviation = std::sqrt(std::max(0.0, squares / random_ - mean * mean));
-    // The quantile itself where enough sampled keys lie above it; else a normal tail continues from the 16th largest.
-    const double share = std::min(1.0, std::max(sample.winners, 0.0));
-    const int least = std::min(random_, 8);
-    const int rank = std::clamp(static_cast<int>(share * random_ + 0.5), std::max(least, 1), random_);
-    std::nth_element(bound_, bound_ + (rank - 1), bound_ + random_, [](float a, float b) { return a > b; });
-    tau = bound_[rank - 1];
-    const double own = static_cast<double>(rank) / random_;
-    const float top = tau;
-    if (share > 0 && share < own * 0.95 && own < 1) {
-      tau += static_cast<float>(deviation * (normal_quantile(share) - normal_quantile(own)));
-    }
-    band_ = static_cast<float>(0.1 * deviation);
-    for (int s = 0; s < random_; ++s) {
-      const float inverse = scale[s] > 0 ? 1 / scale[s] : 0;  // a key that the kernel cannot bound always survives
-      threshold_[s] = inverse > 0 ? tau * inverse : -INFINITY;
-      inverse_[s] = scale[s] > 0 && band_ > 0 ? scale[s] / (2 * band_) : 1e30F;
-    }
-    // Likely winners: the seeds, else the top of the sample.
-    if (seeds < 16) {
-      int chosen = 0;
-      int active[kMaxHeads] = {};
-      for (int s = 0; s < random_; ++s) {
-        if (!(score_[s] >= top)) continue;
-        ++chosen;
-        for (int h = 0; h < facts_.heads; ++h) active[h] += dots(h)[seeds + s] > 0 ? 1 : 0;
-      }
-      for (int h = 0; h < facts_.heads; ++h)
-        share_winners[h] = chosen > 0 ? static_cast<double>(active[h]) / chosen : 0.5;
-    }
+  const bool use_seeds = seeds >= 16;
+  if (!use_seeds && random_ > 0) {
+    for (int s = 0; s < random_; ++s) hard_[s] = score_[s] >= top_ ? 1.0F : 0.0F;
   }
-  for (int h = 0; h < facts_.heads; ++h) {
-    share_random[h] = random_ > 0 && facts_.weight[h] < 0
-                          ? static_cast<double>(count_positive(dots(h) + seeds, random_)) / random_
-                          : 0.5;
-    if (seeds >= 16)
-      share_winners[h] = static_cast<double>(count_positive(dots(h), seeds)) / seeds;
-    else if (random_ == 0)
-      share_winners[h] = 0.5;
-    heads_.by_random[h] = facts_.weight[h] < 0 && share_random[h] >= 0.5;
-    heads_.by_winners[h] = facts_.weight[h] < 0 && share_winners[h] >= 0.5;
-  }
-
   double rank[kMaxHeads];
+  std::fill_n(all_, std::max(random_, 0), 0.0F);
   for (int h = 0; h < facts_.heads; ++h) {
-    rank[h] = std::fabs(facts_.weight[h]) * facts_.norm[h];
+    const double size = std::fabs(facts_.weight[h]) * facts_.norm[h];
+    rank[h] = size;
+    winner_member_[h] = false;
     if (facts_.weight[h] > 0) heads_.order[heads_.positives++] = h;
+    if (!(facts_.weight[h] < 0)) continue;
+    // The aggregate gives up relu(x) - x of its members where x < 0 and relu(x) of the others: over the likely winners
+    // that is least where exactly the heads with a positive sum are members.
+    double sum = 1;
+    if (use_seeds) {
+      sum = static_cast<double>(sum_of(dots(h) - seeds, seeds));
+    } else if (random_ > 0) {
+      sum = static_cast<double>(weighted_sum(dots(h), hard_, random_));
+    }
+    winner_member_[h] = !(sum <= 0);
+    if (random_ > 0) {
+      const double p = static_cast<double>(count_positive(dots(h), random_)) / random_;
+      rank[h] = size * std::min(p, 1 - p);
+      if (winner_member_[h]) add(all_, dots(h), static_cast<float>(-facts_.weight[h]), random_);
+    }
   }
   for (int h = 0; h < facts_.heads; ++h) {
-    if (!(facts_.weight[h] < 0)) continue;
-    const double p = share_random[h];
-    rank[h] *= std::min(p, 1 - p);
-    heads_.order[heads_.positives + heads_.negatives++] = h;
+    if (facts_.weight[h] < 0) heads_.order[heads_.positives + heads_.negatives++] = h;
   }
   const auto larger = [&](int a, int b) { return rank[a] > rank[b] || (rank[a] == rank[b] && a < b); };
   std::sort(heads_.order, heads_.order + heads_.positives, larger);
   std::sort(heads_.order + heads_.positives, heads_.order + heads_.positives + heads_.negatives, larger);
 }
 
-void SampleModel::start(int retained, const Projection& rest, double per_norm) noexcept {
-  const Sample& sample = input_.sample;
-  const int seeds = sample.likely_winners;
-  const auto dots = [&](int h) { return sample.dots + static_cast<std::ptrdiff_t>(h) * sample.stride + seeds; };
-  retained_ = retained;
-  const auto radius = static_cast<float>(rest.norm), mean = static_cast<float>(rest.mean),
-             centred = static_cast<float>(rest.centred);
-  const auto model = static_cast<float>(per_norm);
-  const float* norm = sample.norm + seeds;
-  const float* centre = sample.centred == nullptr ? nullptr : sample.centred + seeds;
-  for (int s = 0; s < random_; ++s) {
-    float allowance = radius * norm[s];
-    if (centre != nullptr && input_.ablation.centred) allowance = std::min(allowance, mean + centred * centre[s]);
-    bound_[s] = allowance + model * norm[s];
-  }
-  std::fill_n(winners_, random_, 0.0F);
-  std::fill_n(randoms_, random_, 0.0F);
-  for (int i = 0; i < heads_.positives + heads_.negatives; ++i) {
-    const int h = heads_.order[i];
-    if (i < retained) {
-      const double fold = i < heads_.positives ? rest.fold[i] : 0;
-      add_relu(bound_, dots(h), static_cast<float>(facts_.weight[h] + fold), random_);
-    } else if (i >= heads_.positives) {
-      subtract_member(h, 1);
+double SampleModel::survival(const float* aggregate) const noexcept {
+  float part[8] = {};
+  for (int s = 0; s < random_; s += 8) {
+    const int lanes = std::min(8, random_ - s);
+    for (int i = 0; i < lanes; ++i) {
+      const float margin = (bound_[s + i] - aggregate[s + i] - threshold_[s + i]) * inverse_[s + i] + 0.5F;
+      part[i] += margin >= 1 ? 1.0F : (margin > 0 ? margin : 0.0F);
     }
   }
+  return static_cast<double>(sum_of(part, 8)) / random_;
 }
 
-void SampleModel::subtract_member(int head, float factor) noexcept {
-  const float* dots =
-      input_.sample.dots + static_cast<std::ptrdiff_t>(head) * input_.sample.stride + input_.sample.likely_winners;
-  const float weight = factor * static_cast<float>(-facts_.weight[head]);
-  if (heads_.by_winners[head]) add(winners_, dots, weight, random_);
-  if (heads_.by_random[head]) add(randoms_, dots, weight, random_);
-}
-
-void SampleModel::next() noexcept {
-  const int h = heads_.order[retained_++];
-  const float* dots =
-      input_.sample.dots + static_cast<std::ptrdiff_t>(h) * input_.sample.stride + input_.sample.likely_winners;
-  add_relu(bound_, dots, static_cast<float>(facts_.weight[h]), random_);
-  if (facts_.weight[h] < 0) subtract_member(h, -1);
-}
-
-double SampleModel::survival(int aggregates) noexcept {
-  if (random_ == 0) return 1;
-  float alive = 0;
-  const float floor = input_.ablation.absolute_form && aggregates > 0 ? -INFINITY : 0.0F;
-  for (int s = 0; s < random_; ++s) {
-    float aggregate = floor;
-    if (aggregates > 0) aggregate = std::max(aggregate, winners_[s]);
-    if (aggregates > 1) aggregate = std::max(aggregate, randoms_[s]);
-    const float margin = (bound_[s] - aggregate - threshold_[s]) * inverse_[s] + 0.5F;
-    alive += margin >= 1 ? 1.0F : (margin > 0 ? margin : 0.0F);
+void SampleModel::measure(int retained, const Projection& rest, double per_norm, int aggregates,
+                          double* survival_of) noexcept {
+  const int active = heads_.positives + heads_.negatives;
+  const int first_omitted = std::max(retained, heads_.positives);
+  for (int a = 0; a < aggregates; ++a) {
+    survival_of[a] = survival_of[a + 1] = 1;
+    std::fill_n(members_[a], kMaxHeads, false);
+    for (int i = first_omitted; i < active; ++i) {
+      members_[a][heads_.order[i]] = a > 0 || winner_member_[heads_.order[i]];
+    }
   }
-  return static_cast<double>(alive) / random_;
+  survival_of[0] = 1;
+  if (random_ <= 0) return;
+
+  const float* norm = input_.sample.norm + input_.sample.likely_winners;
+  const float* centre = input_.sample.centred == nullptr ? norm : input_.sample.centred + input_.sample.likely_winners;
+  const auto radius = static_cast<float>(rest.norm), mean = static_cast<float>(rest.mean);
+  const auto centred = static_cast<float>(input_.ablation.centred ? rest.centred : rest.norm);
+  const auto model = static_cast<float>(per_norm);
+  for (int s = 0; s < random_; ++s) {
+    bound_[s] = std::min(radius * norm[s], mean + centred * centre[s]) + model * norm[s];
+  }
+  for (int i = 0; i < std::max(retained, heads_.positives); ++i) {
+    const int h = heads_.order[i];
+    const double fold = i < heads_.positives ? rest.fold[i] : 0;
+    if (i < retained) add_relu(bound_, dots(h), static_cast<float>(facts_.weight[h] + fold), random_);
+    if (rest.linear[i] != 0) add(bound_, dots(h), static_cast<float>(rest.linear[i]), random_);
+  }
+  const float floor = rest.half || input_.ablation.absolute_form ? -INFINITY : 0.0F;
+  std::fill_n(second_, random_, 0.0F);
+  survival_of[0] = survival(second_);
+  if (aggregates == 0) return;
+
+  std::copy_n(all_, random_, first_);
+  for (int i = heads_.positives; i < retained; ++i) {
+    const int h = heads_.order[i];
+    if (winner_member_[h]) add(first_, dots(h), static_cast<float>(facts_.weight[h]), random_);
+  }
+  for (int s = 0; s < random_; ++s) first_[s] = std::max(first_[s], floor);
+  survival_of[1] = survival(first_);
+  if (aggregates == 1) return;
+
+  // The second aggregate serves the keys that the first leaves within two bands of the threshold or above it.
+  int hard = 0;
+  for (int s = 0; s < random_; ++s) {
+    const bool is_hard = (bound_[s] - first_[s] - threshold_[s]) * inverse_[s] >= -1 && score_[s] < top_;
+    hard_[s] = is_hard ? 1.0F : 0.0F;
+    hard += is_hard ? 1 : 0;
+  }
+  if (hard < 4) {
+    for (int s = 0; s < random_; ++s) hard_[s] = score_[s] < top_ ? 1.0F : 0.0F;
+  }
+  for (int i = first_omitted; i < active; ++i) {
+    const int h = heads_.order[i];
+    members_[1][h] = !(weighted_sum(dots(h), hard_, random_) <= 0);
+    if (members_[1][h]) add(second_, dots(h), static_cast<float>(-facts_.weight[h]), random_);
+  }
+  for (int s = 0; s < random_; ++s) second_[s] = std::max(second_[s], first_[s]);
+  survival_of[2] = survival(second_);
 }
 
 }  // namespace dosa::certificate

@@ -10,47 +10,51 @@ namespace dosa::certificate {
 
 struct HeadOrder {
   int positives = 0, negatives = 0;
-  int order[kMaxHeads];        ///< positives by falling w |q|, then negatives by falling |w| |q| min(p, 1-p)
-  bool by_winners[kMaxHeads];  ///< majority of the likely winners: q_h . k > 0 (by head)
-  bool by_random[kMaxHeads];   ///< majority of the random keys (by head)
+  int order[kMaxHeads];  ///< positives by falling w |q|, then negatives by falling |w| |q| min(p, 1-p)
 };
 
-struct Prediction {
-  int retained = 0, aggregates = 0;
-  double survival = 1, cost = 1;
-};
-
-/// Measures a sample once for a row; then answers for any r. Memory: sample_floats(keys) floats.
+/// Measures a sample once for a row, then answers for any number of retained heads.
 class SampleModel {
  public:
+  /// `memory`: floats(keys) floats.
   SampleModel(const RowInput& input, const RowFacts& facts, float* memory) noexcept;
-  [[nodiscard]] static std::size_t floats(int keys) noexcept { return 6 * static_cast<std::size_t>(keys) + 64; }
+  [[nodiscard]] static std::size_t floats(int keys) noexcept { return 8 * static_cast<std::size_t>(keys) + 64; }
 
   [[nodiscard]] const HeadOrder& heads() const noexcept { return heads_; }
+  /// Random keys: without any, nothing is predicted and every omitted negative head is a member.
+  [[nodiscard]] int random_keys() const noexcept { return random_; }
 
-  /// Walks r upwards from `first`: start(first, projection) then next() for r + 1. `per_norm`: model and arithmetic
-  /// allowance.
-  void start(int retained, const Projection& rest, double per_norm) noexcept;
-  void next() noexcept;
-  /// Share of random keys whose bound reaches the sample's K/n quantile, with one or two aggregates.
-  [[nodiscard]] double survival(int aggregates) noexcept;
+  /// Chooses the members of up to `aggregates` rows for order[0..retained-1] retained, and predicts the share of keys
+  /// whose bound reaches the sample's K/n quantile with the first 0, 1, .. `aggregates` of them. `per_norm`: allowance
+  /// for model and arithmetic a unit of |k|.
+  void measure(int retained, const Projection& rest, double per_norm, int aggregates, double* survival) noexcept;
+
+  /// Members of aggregate a of the last measure(), by head.
+  [[nodiscard]] const bool* members(int a) const noexcept { return members_[a]; }
 
  private:
+  void measure_sample() noexcept;
   void order_heads() noexcept;
-  void subtract_member(int head, float factor) noexcept;
+  [[nodiscard]] const float* dots(int head) const noexcept {
+    return input_.sample.dots + static_cast<std::ptrdiff_t>(head) * input_.sample.stride + input_.sample.likely_winners;
+  }
+  [[nodiscard]] double survival(const float* aggregate) const noexcept;
 
   const RowInput& input_;
   const RowFacts& facts_;
   HeadOrder heads_;
   int random_ = 0;  ///< random keys, lanes [likely_winners, keys) of the sample
-  int retained_ = 0;
-  float band_ = 0;  ///< half-width of the smoothing, scaled score units
-  float* score_ = nullptr;
+  bool winner_member_[kMaxHeads];
+  bool members_[kMaxAggregates][kMaxHeads];
+  float top_ = 0;               ///< score of the sampled key that stands for the K-th
+  float* score_ = nullptr;      ///< [random]
   float* threshold_ = nullptr;  ///< tau / scale
   float* inverse_ = nullptr;    ///< 1 / (2 band / scale)
   float* bound_ = nullptr;
-  float* winners_ = nullptr;
-  float* randoms_ = nullptr;
+  float* all_ = nullptr;  ///< the winners' aggregate with no negative head retained
+  float* first_ = nullptr;
+  float* second_ = nullptr;
+  float* hard_ = nullptr;  ///< 1 for keys that the first aggregate does not reject though they are no winners
 };
 
 }  // namespace dosa::certificate

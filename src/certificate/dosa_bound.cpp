@@ -122,58 +122,63 @@ Assembly assemble(const RowInput& input, std::span<std::byte> scratch) {
     }
   }
 
+  double survival[kMaxAggregates + 1];
   int retained = 0, aggregates = 0;
-  if (input.retained_heads > 0 || input.sample.keys - input.sample.likely_winners < 16) {
-    retained = std::min(active, input.retained_heads > 0 ? input.retained_heads : positives);
-    aggregates = retained < active && order.negatives > 0 ? most : 0;
-    if (input.sample.keys > 0) {
-      sample.start(retained, rest_for(retained), per_norm);
-      choice.survival = sample.survival(aggregates);
-    }
-    choice.cost = (retained + aggregates) / static_cast<double>(heads) + input.refine_cost * choice.survival;
-  } else {
-    choice.cost = INFINITY;
-    const int first = std::max(1, std::min(active, positives - 4));
-    const int last = std::min(active, positives + 8);
-    for (int r = first; r <= last; ++r) {
-      if (r <= positives) {
-        sample.start(r, rest_for(r), per_norm);
-      } else {
-        sample.next();
-      }
-      const int omitted_negatives = active - std::max(r, positives);
-      double survival = 1;
-      for (int a = omitted_negatives > 0 ? std::min(1, most) : 0; a <= (omitted_negatives > 0 ? most : 0); ++a) {
-        survival = sample.survival(a);
-        const double cost = (r + a) / static_cast<double>(heads) + input.refine_cost * survival;
-        if (cost < choice.cost) {
-          choice.cost = cost;
-          choice.survival = survival;
-          retained = r;
-          aggregates = a;
+  Projection rest;
+  // Measures one budget; keeps it where it is the cheapest so far.
+  const auto consider = [&](int r) {
+    const Projection candidate = rest_for(r);
+    const int omitted_negatives = active - std::max(r, positives);
+    const int least = candidate.half ? 1 : 0;
+    const int most_here = omitted_negatives > 0 ? std::max(most, least) : least;
+    sample.measure(r, candidate, per_norm, most_here, survival);
+    double best = INFINITY;
+    for (int a = std::min(most_here, std::max(least, most > 0 ? 1 : 0)); a <= most_here; ++a) {
+      const double cost = (r + a) / static_cast<double>(heads) + input.refine_cost * survival[a];
+      best = std::min(best, cost);
+      if (!(cost < choice.cost)) continue;
+      choice.cost = cost;
+      choice.survival = survival[a];
+      retained = r;
+      aggregates = a;
+      rest = candidate;
+      bound.aggregates = a;
+      for (int row = 0; row < a; ++row) {
+        for (int h = 0; h < heads; ++h) {
+          bound.share[row][h] = most > 0 && sample.members(row)[h] ? -facts.weight[h] : 0;
         }
       }
-      // A further head saves at most what survives beyond the winners.
-      if (r > positives && input.refine_cost * (survival - input.sample.winners) * heads < 1) break;
+    }
+    return best;
+  };
+
+  choice.cost = INFINITY;
+  if (input.retained_heads > 0 || sample.random_keys() < 16) {
+    consider(std::min(active, input.retained_heads > 0 ? input.retained_heads : positives));
+  } else {
+    // The cost falls and then rises with r up to noise: coarse steps first, then the neighbours of the best.
+    const int first = std::max(positives > 0 ? 1 : 0, std::min(active, positives - 8)),
+              last = std::min(active, positives + 4);
+    constexpr int kStep = 3;
+    for (int r = std::min(active, std::max(first, positives % kStep)); r <= last; r += kStep) consider(r);
+    const int middle = retained;
+    for (const int r : {middle - 1, middle + 1}) {
+      if (r >= first && r <= last) consider(r);
     }
   }
 
-  const Projection rest = rest_for(retained);
   bound.retained = retained;
   for (int i = 0; i < retained; ++i) {
     bound.head[i] = order.order[i];
     bound.coef[i] = facts.weight[order.order[i]] + (i < positives ? rest.fold[i] : 0);
     if (i < positives && rest.fold[i] > 0) bound.coef[i] *= kInflate;
   }
-  bound.aggregates = aggregates;
-  for (int i = std::max(retained, positives); i < active; ++i) {
-    const int h = order.order[i];
-    bound.member[0][h] = order.by_winners[h];
-    bound.member[1][h] = order.by_random[h];
+  for (int row = 0; row < aggregates; ++row) {
+    for (int i = 0; i < positives; ++i) bound.share[row][order.order[i]] = -rest.linear[i];
   }
   bound.rest = rest;
   bound.centred = mean.valid;
-  bound.absolute_form = input.ablation.absolute_form;
+  bound.clamp = !rest.half && !input.ablation.absolute_form;
   assembly.bound = &bound;
   choice.finite = true;
   choice.retained = retained;
@@ -195,8 +200,8 @@ Choice dosa_form(const RowInput& input, std::span<std::byte> scratch, float* row
 bool may_profit(const ScoreRow& row, double winners) {
   int positives = 0;
   for (int h = 0; h < row.heads; ++h) positives += row.weights[h * row.weight_stride] > 0 ? 1 : 0;
-  // Fewer rows than positives minus four never paid on any trace: the norm residual lets nearly every key survive.
-  const double rows = std::max(1, positives - 4) + (positives < row.heads ? 1 : 0);
+  // Fewer rows than positives minus eight never paid on any trace: the radius lets most keys survive.
+  const double rows = std::max(1, positives - 8) + (positives < row.heads ? 1 : 0);
   return rows / row.heads + winners < 1;
 }
 

@@ -20,7 +20,7 @@ bool make_form(const RealBound& bound, const RowFacts& facts, const ModelError& 
   spec.rows = rows;
   spec.coef = coef;
   spec.scale_limit = model.scale_limit;
-  if (bound.absolute_form && bound.aggregates > 0) spec.aggregate_floor = -INFINITY;
+  if (!bound.clamp && bound.aggregates > 0) spec.aggregate_floor = -INFINITY;
 
   // Magnitudes per unit of |k| (T7) and in absolute terms (overflow).
   double relu_magnitude = 0, largest = 0;
@@ -38,13 +38,13 @@ bool make_form(const RealBound& bound, const RowFacts& facts, const ModelError& 
   double aggregate_magnitude = 0, aggregate_error = 0;
   for (int a = 0; a < bound.aggregates; ++a) {
     double sum[kMaxDim] = {};
-    double terms = 0;  // sum of |w_h| |q_h|: bounds the norm of the roundings of `sum`
+    double terms = 0;  // sum of |share| |q_h|: bounds the norm of the roundings of `sum`
     for (int h = 0; h < facts.heads; ++h) {
-      if (!bound.member[a][h]) continue;
-      const double weight = -facts.weight[h];
+      const double share = bound.share[a][h];
+      if (share == 0) continue;
       const float* q = values + static_cast<std::ptrdiff_t>(h) * dim;
-      for (int d = 0; d < dim; ++d) sum[d] += weight * static_cast<double>(q[d]);
-      terms += weight * facts.norm[h];
+      for (int d = 0; d < dim; ++d) sum[d] += share * static_cast<double>(q[d]);
+      terms += std::fabs(share) * facts.norm[h];
     }
     float* row = rows + static_cast<std::ptrdiff_t>(bound.retained + a) * dim;
     double square = 0, absolute = 0;

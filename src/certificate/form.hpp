@@ -7,17 +7,19 @@
 
 namespace dosa::certificate {
 
-/// A bound in real arithmetic: sum coef_j relu(q_j . k) + min(norm |k|, mean + centred |k - mu|) - max over a of
-/// relu(sum over members of |w_h| q_h . k).
+inline constexpr int kMaxAggregates = 2;
+
+/// A bound in real arithmetic: sum coef_j relu(q_j . k) + min(norm |k|, mean + centred |k - mu|) - max over rows a of
+/// (sum over h of share[a][h] q_h . k), and zero is one of the rows where clamp is set.
 struct RealBound {
   int retained = 0;
   int head[kMaxHeads];     ///< retained heads
   double coef[kMaxHeads];  ///< at least the real coefficient (equal where it is a weight)
   int aggregates = 0;
-  bool member[2][kMaxHeads];  ///< heads of each aggregate, by head
+  double share[kMaxAggregates][kMaxHeads];  ///< by head
+  bool clamp = true;
   Projection rest;
   bool centred = false;  ///< rest.mean and rest.centred are valid for the mean of the pack
-  bool absolute_form = false;
 };
 
 /// Fills rows (retained, then aggregates), coef and spec. `values` [H][D] of read_row may be `rows` itself when all

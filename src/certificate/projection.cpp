@@ -81,9 +81,21 @@ Projection project(const RowFacts& facts, const int* order, int retained, Gram& 
     }
   }
   // `sum` has signed terms: its own roundings are below 2^-40 of `absolute`.
-  const double norm_of_sum = std::sqrt(std::max(0.0, sum) + absolute * 0x1p-36);
-  const double joint = (norm_of_sum + std::sqrt(absolute)) / 2;
-  const double radius = (ablation.joint_residual ? std::min(separate, joint) : separate) * kInflate;
+  const double gram_norm = std::sqrt(absolute) * (1 + 0x1p-40);
+  const double joint = (std::sqrt(std::max(0.0, sum) + absolute * 0x1p-36) + gram_norm) / 2;
+  result.half = ablation.half_linear;
+  double radius = separate;
+  if (ablation.joint_residual) radius = std::min(separate, result.half ? gram_norm : joint);
+  if (result.half) {
+    // relu(u . k) = (u . k) / 2 + |u . k| / 2: the first half is a linear row, only the second needs a radius.
+    radius /= 2;
+    for (int a = 0; a < omitted; ++a) {
+      const double weight = facts.weight[order[retained + a]];
+      result.linear[retained + a] = weight / 2;
+      if (anchor[a] >= 0) result.linear[anchor[a]] -= weight * beta[a] / 2;
+    }
+  }
+  radius *= kInflate;
   result.norm = radius;
   result.centred = radius;
 
@@ -95,7 +107,8 @@ Projection project(const RowFacts& facts, const int* order, int retained, Gram& 
         dot -= beta[a] * mean_dot[anchor[a]];
         error += beta[a] * (mean_error[anchor[a]] + std::fabs(mean_dot[anchor[a]]) * 0x1p-50);
       }
-      result.mean += facts.weight[order[h]] * std::max(0.0, dot + error);
+      const double at_mean = result.half ? (std::fabs(dot) + error) / 2 : std::max(0.0, dot + error);
+      result.mean += facts.weight[order[h]] * at_mean;
     }
     result.mean *= kInflate;
   }

@@ -5,13 +5,16 @@
 
 namespace dosa::certificate {
 
-/// sum over omitted h of w_h relu(q_h . k) <= sum over retained j of fold[j] relu(q_j . k) + min(norm * |k|, mean +
-/// centred * |k - mu|).
+/// sum over omitted h of w_h relu(q_h . k) <= sum over retained j of fold[j] relu(q_j . k) + sum over i of linear[i]
+/// (q_i . k)
+/// + min(norm * |k|, mean + centred * |k - mu|); indices are positions in the order handed to project().
 struct Projection {
-  double fold[kMaxHeads] = {};  ///< by retained position
-  double norm = 0;              ///< E
-  double mean = 0;              ///< sum of relu(u_h . mu)
-  double centred = 0;           ///< E again: the two radii are the same
+  double fold[kMaxHeads] = {};
+  double linear[kMaxHeads] = {};
+  bool half = false;   ///< linear[] is not all zero: it has to be part of the rows that are subtracted
+  double norm = 0;     ///< radius of what is left
+  double mean = 0;     ///< what is left at k = mu
+  double centred = 0;  ///< radius about mu (the same number)
 };
 
 /// Exact Gram entries of the heads order[0..count-1], computed when first asked for; cache holds count * count entries.

@@ -201,7 +201,7 @@ inline void unhex(const std::string& text, void* data) {
 
 inline unsigned ablation_bits(const Ablation& a) {
   return (a.projection ? 1U : 0U) | (a.joint_residual ? 2U : 0U) | (a.centred ? 4U : 0U) | (a.aggregate ? 8U : 0U) |
-         (a.second_aggregate ? 16U : 0U) | (a.absolute_form ? 32U : 0U);
+         (a.second_aggregate ? 16U : 0U) | (a.absolute_form ? 32U : 0U) | (a.half_linear ? 64U : 0U);
 }
 inline Ablation ablation_of(unsigned bits) {
   Ablation a;
@@ -211,6 +211,7 @@ inline Ablation ablation_of(unsigned bits) {
   a.aggregate = (bits & 8U) != 0;
   a.second_aggregate = (bits & 16U) != 0;
   a.absolute_form = (bits & 32U) != 0;
+  a.half_linear = (bits & 64U) != 0;
   return a;
 }
 
@@ -343,7 +344,7 @@ inline Case some_case(Random& random, ScoreModel model) {
   c.dim = kDims[below(random, below(random, 4) == 0 ? 6 : 2)];
   c.dense = below(random, 3) == 0;
   c.retained = 1 + below(random, c.heads);
-  c.ablation = ablation_of(static_cast<unsigned>(below(random, 3) == 0 ? random() % 64U : 31U));
+  c.ablation = ablation_of(static_cast<unsigned>(below(random, 3) == 0 ? random() % 128U : 95U));
   c.sides = below(random, 2) == 0 ? ~std::uint64_t{0} : random();
   for (int h = 0; h < c.heads; ++h) {
     const Codes head = some_codes(random, c.dim);

@@ -53,8 +53,8 @@ Case omitted_positives(Random& random, unsigned ablation) {
   return c;
 }
 
-Case with_mean(Random& random) {
-  Case c = omitted_positives(random, 7U);
+Case with_mean(Random& random, unsigned ablation) {
+  Case c = omitted_positives(random, ablation);
   for (int d = 0; d < c.dim; ++d) {
     c.mean.push_back(code_value(c.key[static_cast<std::size_t>(d)]) + static_cast<float>(normal(random)));
   }
@@ -65,8 +65,11 @@ const std::vector<Target>& targets() {
   static const std::vector<Target> list = {
       {"T2_anchor", Drop::residual, [](Random& random) { return omitted_positives(random, 1U); }},
       {"T3_joint", Drop::residual, [](Random& random) { return omitted_positives(random, 3U); }},
-      {"T4_centred", Drop::residual, with_mean},
-      {"T4_mean", Drop::mean, with_mean},
+      {"T4_centred", Drop::residual, [](Random& random) { return with_mean(random, 7U); }},
+      {"T4_mean", Drop::mean, [](Random& random) { return with_mean(random, 7U); }},
+      {"T4_half", Drop::residual, [](Random& random) { return omitted_positives(random, 67U); }},
+      {"T4_half_centred", Drop::residual, [](Random& random) { return with_mean(random, 71U); }},
+      {"T4_half_mean", Drop::mean, [](Random& random) { return with_mean(random, 71U); }},
       {"T7_relu", Drop::evaluation,
        [](Random& random) {
          Case c = gaussian(random, ScoreModel::f64, 4, 128);
@@ -254,7 +257,7 @@ TEST_P(NearViolation, SearchFindsNoViolation) {
   EXPECT_GT(known, 0U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Certificate, NearViolation, testing::Range<std::size_t>(0, 8),
+INSTANTIATE_TEST_SUITE_P(Certificate, NearViolation, testing::Range<std::size_t>(0, targets().size()),
                          [](const auto& target) { return std::string(targets()[target.param].name); });
 
 }  // namespace
