@@ -172,12 +172,12 @@ void SampleModel::measure(int retained, const Projection& rest, double per_norm,
   if (random_ <= 0) return;
 
   const float* norm = input_.sample.norm + input_.sample.likely_winners;
-  const float* centre = input_.sample.centred == nullptr ? norm : input_.sample.centred + input_.sample.likely_winners;
-  const auto radius = static_cast<float>(rest.norm), mean = static_cast<float>(rest.mean);
-  const auto centred = static_cast<float>(input_.ablation.centred ? rest.centred : rest.norm);
+  const bool centred = input_.ablation.centred && input_.mean != nullptr && input_.sample.centred != nullptr;
+  const float* centre = centred ? input_.sample.centred + input_.sample.likely_winners : norm;
+  const auto radius = static_cast<float>(rest.norm), mean = static_cast<float>(centred ? rest.mean : 0);
   const auto model = static_cast<float>(per_norm);
   for (int s = 0; s < random_; ++s) {
-    bound_[s] = std::min(radius * norm[s], mean + centred * centre[s]) + model * norm[s];
+    bound_[s] = std::min(radius * norm[s], mean + radius * centre[s]) + model * norm[s];
   }
   for (int i = 0; i < std::max(retained, heads_.positives); ++i) {
     const int h = heads_.order[i];
