@@ -1,0 +1,103 @@
+"""Arrays of other people's frameworks: new ones beside theirs, theirs on the host. No framework is imported first."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ._errors import InputTypeError
+
+
+def framework(array: Any) -> str:
+    """ "numpy", "torch", "jax", "cupy" or "" (some other DLPack or buffer object)."""
+    module = type(array).__module__.partition(".")[0]
+    if module in ("numpy", "torch", "cupy"):
+        return module
+    if module in ("jax", "jaxlib"):
+        return "jax"
+    for base in type(array).__mro__[1:]:  # subclasses: numpy.memmap's children, torch.nn.Parameter
+        module = base.__module__.partition(".")[0]
+        if module in ("numpy", "torch", "cupy"):
+            return module
+    return ""
+
+
+def code_bytes(array: Any) -> Any:
+    """The bytes of a float8_e4m3fn array whose framework exports no such DLPack dtype; None for other dtypes."""
+    dtype = str(getattr(array, "dtype", ""))
+    if dtype.rpartition(".")[2] != "float8_e4m3fn":
+        return None
+    kind = framework(array)
+    if kind == "torch":
+        return array.view(sys.modules["torch"].uint8)
+    if kind == "jax":
+        import numpy
+
+        if next(iter(array.devices())).platform == "cpu":
+            return numpy.asarray(array).view(numpy.uint8)
+    return array.view("uint8")
+
+
+def empty(like: Any, shape: tuple[int, ...], dtype: str, on_device: bool) -> Any:
+    """An uninitialised array that a call may write, in the framework and on the device of `like`."""
+    kind = framework(like)
+    if kind == "torch":
+        torch = sys.modules["torch"]
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
+    if kind == "cupy":
+        cupy = sys.modules["cupy"]
+        with cupy.cuda.Device(like.device.id):
+            return cupy.empty(shape, dtype)
+    if kind == "jax" and on_device:
+        # JAX has no uninitialised arrays. Nobody else holds this buffer yet, so writing to it breaks no promise.
+        jax = sys.modules["jax"]
+        fresh = jax.device_put(jax.numpy.zeros(shape, dtype), next(iter(like.devices())))
+        return fresh.block_until_ready()
+    if on_device:
+        raise InputTypeError(
+            f"q: found {type(like).__module__}.{type(like).__qualname__} on a device, whose framework dosa cannot "
+            "allocate in: give out= and workspace= (torch, CuPy and JAX need neither)"
+        )
+    import numpy
+
+    if kind == "jax":
+        # JAX takes over host memory without a copy where it is aligned to 64 bytes.
+        items = 1
+        for extent in shape:
+            items *= extent
+        raw = numpy.empty(items * numpy.dtype(dtype).itemsize + 64, numpy.uint8)
+        skip = -raw.ctypes.data % 64
+        return raw[skip : skip + items * numpy.dtype(dtype).itemsize].view(dtype).reshape(shape)
+    return numpy.empty(shape, dtype)
+
+
+def finished(like: Any, array: Any) -> Any:
+    """What the caller gets for an array that `empty` made: the same, except that JAX's host arrays are wrapped."""
+    if framework(like) == "jax" and framework(array) == "numpy":
+        return sys.modules["jax"].dlpack.from_dlpack(array)
+    return array
+
+
+def current_stream(array: Any) -> int | None:
+    """The stream that the framework would work on now; None where it names none."""
+    kind = framework(array)
+    if kind == "torch":
+        return int(sys.modules["torch"].cuda.current_stream(array.device).cuda_stream)
+    if kind == "cupy":
+        return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
+    return None
+
+
+def to_host(array: Any) -> Any:
+    """A NumPy array with the same contents (no copy for NumPy arrays); float8_e4m3fn becomes its codes (uint8)."""
+    import numpy
+
+    kind = framework(array)
+    codes = code_bytes(array)
+    if codes is not None:
+        array = codes
+    if kind == "torch":
+        return array.detach().cpu().numpy()
+    if kind == "cupy":
+        return array.get()
+    return numpy.asarray(array)

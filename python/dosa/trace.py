@@ -1,0 +1,250 @@
+"""Trace files: one captured indexer call each, q, k, k_scale, weights, ks and ke in a safetensors file.
+
+read() and write() go through the library's own checked reader and atomic writer. capture() records calls of a running
+model, one file a call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import threading
+import time
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy
+
+from . import _core
+from ._errors import BadInputError, Error, UsageError
+from ._interop import to_host
+
+Array = Any
+__all__ = ["Capture", "Trace", "capture", "deep_gemm_arguments", "read", "write"]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One call: q uint8 codes [Q, H, D], k uint8 codes [N, D], k_scale float32 [N], weights float32 [Q, H], ks and ke
+    int32 [Q]; read-only arrays over the mapped file. metadata: the file's own words."""
+
+    q: Array
+    k: Array
+    k_scale: Array
+    weights: Array
+    ks: Array
+    ke: Array
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
+
+    @property
+    def arrays(self) -> tuple[Array, Array, Array, Array, Array, Array]:
+        """The six arrays in the order of dosa.select's arguments."""
+        return self.q, self.k, self.k_scale, self.weights, self.ks, self.ke
+
+    def rows(self, rows: Any) -> Trace:
+        """The rows named by an index or a slice; keys are shared."""
+        return Trace(
+            self.q[rows], self.k, self.k_scale, self.weights[rows], self.ks[rows], self.ke[rows], self.metadata, self.name
+        )
+
+
+def read(path: str | os.PathLike[str]) -> Trace:
+    """Maps a trace file. Raises dosa.IoError or dosa.BadInputError; the message names the tensor."""
+    arrays, metadata = _core.read_trace(pathlib.Path(path))
+    return Trace(**arrays, metadata=metadata, name=os.fspath(path))
+
+
+def write(
+    path: str | os.PathLike[str],
+    q: Array,
+    k: Array,
+    k_scale: Array,
+    weights: Array,
+    ks: Array | int | None = None,
+    ke: Array | int | None = None,
+    *,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Writes a trace file: beside the target first, then renamed, so that no reader sees half of it.
+
+    Arguments as in dosa.select, of any framework and device; keys must be contiguous. Raises dosa.IoError.
+    """
+    host = [to_host(array) for array in (q, k, k_scale, weights)]
+    bounds = [b if b is None or isinstance(b, int) else to_host(b) for b in (ks, ke)]
+    inputs = _core.Inputs(*host, *bounds, None, None, None, None)
+    _core.write_trace(pathlib.Path(path), inputs, dict(metadata or {}))
+
+
+def deep_gemm_arguments(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Arguments of a call of DeepGEMM's fp8_mqa_logits(q, (k, k_scale), weights, ks, ke, ...) as a trace wants them."""
+    names = ("q", "kv", "weights", "cu_seq_len_k_start", "cu_seq_len_k_end")
+    call = dict(zip(names, args)) | kwargs
+    k, k_scale = call["kv"]
+    return {
+        "q": call["q"],
+        "k": k,
+        "k_scale": k_scale,
+        "weights": call["weights"],
+        "ks": call["cu_seq_len_k_start"],
+        "ke": call["cu_seq_len_k_end"],
+    }
+
+
+class Capture:
+    """Records calls of wrapped functions into `folder`, one trace file a recorded call. Made by capture()."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        name: str = "call",
+        layers: Collection[int] | None = None,
+        rows: int | None = None,
+        every: int = 1,
+        max_bytes: int = 1 << 30,
+        seed: int = 0,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        if every < 1:
+            raise UsageError(f"every: found {every}, wanted 1 or more")
+        if rows is not None and rows < 1:
+            raise UsageError(f"rows: found {rows}, wanted 1 or more (or None: all)")
+        if max_bytes < 0:
+            raise UsageError(f"max_bytes: found {max_bytes}, wanted 0 or more")
+        self.folder = pathlib.Path(folder)
+        self.name, self.layers, self.sample, self.every = name, layers, rows, every
+        self.max_bytes, self.metadata = max_bytes, dict(metadata or {})
+        self.written_bytes = 0
+        self.recorded = 0
+        self.skipped_full = 0
+        self.failed = 0
+        self._seed = seed
+        self._calls: dict[int | None, int] = {}
+        self._lock = threading.Lock()
+        self._open = True
+        self._undo = contextlib.ExitStack()
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def wrap(
+        self,
+        function: Callable[..., Any],
+        *,
+        layer: int | Callable[..., int] | None = None,
+        arguments: Callable[..., Mapping[str, Any]] | None = None,
+    ) -> Callable[..., Any]:
+        """`function`, recording its calls before it runs.
+
+        layer: the layer's number, or a function of the call's arguments. arguments: turns the call's arguments into
+        {"q", "k", "k_scale", "weights", "ks", "ke"} (deep_gemm_arguments, say); None: they are called by these names.
+        """
+
+        def recording(*args: Any, **kwargs: Any) -> Any:
+            if self._open:
+                self._try_record(layer, arguments, args, kwargs)
+            return function(*args, **kwargs)
+
+        recording.__wrapped__ = function  # type: ignore[attr-defined]
+        return recording
+
+    def patch(self, owner: Any, attribute: str, **how: Any) -> None:
+        """Replaces owner.attribute by its recording version until the capture ends. Arguments as in wrap()."""
+        original = getattr(owner, attribute)
+        was_own = attribute in vars(owner)
+        setattr(owner, attribute, self.wrap(original, **how))
+
+        def restore() -> None:
+            if was_own:
+                setattr(owner, attribute, original)
+            else:
+                delattr(owner, attribute)
+
+        self._undo.callback(restore)
+
+    def record(self, layer: int | None = None, **arrays: Any) -> pathlib.Path | None:
+        """Records one call now (sampling and limits apply); the file's path, or None where it was left out."""
+        if self.layers is not None and layer not in self.layers:
+            return None
+        with self._lock:
+            number = self._calls.get(layer, 0)
+            self._calls[layer] = number + 1
+        if number % self.every != 0:
+            return None
+        host = {key: None if value is None else to_host(value) for key, value in arrays.items()}
+        unknown = set(host) - {"q", "k", "k_scale", "weights", "ks", "ke"}
+        if unknown or any(host.get(key) is None for key in ("q", "k", "k_scale", "weights")):
+            raise BadInputError(f"record: found {sorted(arrays)}, wanted q, k, k_scale, weights and perhaps ks, ke")
+        q, k = host["q"], host["k"]
+        total = q.shape[0]
+        ks = host.get("ks")
+        ke = host.get("ke")
+        ks = numpy.zeros(total, numpy.int32) if ks is None else ks.astype(numpy.int32, copy=False)
+        ke = numpy.full(total, k.shape[0], numpy.int32) if ke is None else ke.astype(numpy.int32, copy=False)
+        metadata = self.metadata | {"captured": self.name, "call": str(number), "rows_of_the_call": str(total)}
+        if layer is not None:
+            metadata["layer"] = str(layer)
+        weights = host["weights"]
+        if self.sample is not None and total > self.sample:
+            random = numpy.random.default_rng((self._seed, number, -1 if layer is None else layer + 1) if layer is None or layer >= 0 else None)
+            kept = numpy.sort(random.choice(total, self.sample, replace=False))
+            q, weights, ks, ke = q[kept], weights[kept], ks[kept], ke[kept]
+        label = self.name if layer is None else f"{self.name}_l{layer:02d}"
+        path = self.folder / f"{label}_c{number:06d}_{os.getpid()}.safetensors"
+        nbytes = q.nbytes + k.nbytes + host["k_scale"].nbytes + weights.nbytes + ks.nbytes + ke.nbytes + 1024
+        with self._lock:
+            if self.written_bytes + nbytes > self.max_bytes:
+                self.skipped_full += 1
+                return None
+            self.written_bytes += nbytes
+        write(path, q, k, host["k_scale"], weights, ks, ke, metadata=metadata)
+        with self._lock:
+            self.recorded += 1
+        return path
+
+    def _try_record(self, layer: Any, arguments: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # A model must not fail because somebody watches it; what is lost is counted and said.
+        try:
+            number = layer(*args, **kwargs) if callable(layer) else layer
+            if self.layers is not None and number not in self.layers:
+                return
+            names = ("q", "k", "k_scale", "weights", "ks", "ke")
+            call = arguments(*args, **kwargs) if arguments is not None else dict(zip(names, args)) | kwargs
+            self.record(number, **{name: call.get(name) for name in names})
+        except (Error, OSError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            with self._lock:
+                self.failed += 1
+                first = self.failed == 1
+            if first:
+                warnings.warn(f"dosa.trace.capture: a call was not recorded: {error}", RuntimeWarning, stacklevel=3)
+
+    def close(self) -> None:
+        """Ends recording and puts patched attributes back."""
+        self._open = False
+        self._undo.close()
+
+
+@contextlib.contextmanager
+def capture(folder: str | os.PathLike[str], **options: Any) -> Iterator[Capture]:
+    """Records indexer calls of a running model into `folder` while the context lasts.
+
+        with dosa.trace.capture("traces", name="glm", layers={3, 7}, rows=64, max_bytes=2 << 30) as capture:
+            capture.patch(deep_gemm, "fp8_mqa_logits", arguments=dosa.trace.deep_gemm_arguments)
+            model.generate(...)
+
+    Args:
+        name: first part of the files' names. layers: record these alone. rows: at most so many rows of a call, chosen
+        at random (seed). every: of each layer's calls every n-th. max_bytes: stop at so many bytes (counted in
+        `skipped_full`). metadata: written into each file.
+
+    Each call becomes a file of its own, written beside its name and renamed, so a killed process leaves whole files
+    only (and perhaps one `.tmp-*`). A call that cannot be recorded does not disturb the model: it is counted in
+    `failed`, with a warning for the first.
+    """
+    recorder = Capture(folder, **options)
+    try:
+        yield recorder
+    finally:
+        recorder.close()

@@ -1,0 +1,319 @@
+// dosa._core: the library as Python sees it. Arguments are checked and named here; the rules are the library's.
+#include <fmt/format.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "memory.hpp"
+#include "problem.hpp"
+#include "register.hpp"
+
+namespace dosa::python {
+namespace {
+
+nb::object optional_number(double value) { return value == value ? nb::cast(value) : nb::none(); }
+
+ScoreModel model_for(const std::optional<std::string_view>& word, Backend backend, const Device& device) {
+  if (word) return parse_score_model(*word);
+  return backend == Backend::cuda || device.kind == DeviceKind::cuda ? ScoreModel::sm90 : ScoreModel::f64;
+}
+
+using Word = std::optional<std::string_view>;
+
+Options make_options(std::int64_t top_k, const Word& model, const Word& backend, std::string_view path,
+                     std::string_view isa, std::string_view order, std::string_view index_base,
+                     std::int64_t always_first, std::int64_t always_last, bool scores, int threads, int retained_heads,
+                     const std::optional<std::pair<std::int64_t, std::int64_t>>& shard, const Device& device) {
+  Options options;
+  options.top_k = top_k;
+  options.backend = backend ? parse_backend(*backend) : Backend::automatic;
+  options.model = model_for(model, options.backend, device);
+  options.path = parse_path(path);
+  options.isa = parse_isa(isa);
+  options.order = parse_order(order);
+  options.index_base = parse_index_base(index_base);
+  options.always_first = always_first;
+  options.always_last = always_last;
+  options.scores = scores;
+  options.threads = threads;
+  options.retained_heads = retained_heads;
+  if (shard) options.shard = Shard{shard->first, shard->second};
+  return options;
+}
+
+/// What run() counted, with the words of the plan.
+struct RunStats {
+  Stats stats;
+  std::string_view model, backend;
+};
+
+Selection outputs(nb::handle indices, nb::handle lengths, nb::handle scores, const nb::object& stream,
+                  std::array<Array, 3>& arrays) {
+  arrays[0] = Array(indices, "out.indices", stream);
+  arrays[1] = Array(lengths, "out.lengths", stream);
+  arrays[2] = optional_array(scores, "out.scores", stream);
+  Selection selection;
+  selection.indices = arrays[0].output<std::int32_t, 2>("int32 [Q, top_k]");
+  selection.lengths = arrays[1].output<std::int32_t, 1>("int32 [Q]");
+  if (!arrays[2].absent()) selection.scores = arrays[2].output<float, 2>("float32 [Q, top_k]");
+  return selection;
+}
+
+RunStats run_plan(const Plan& plan, const Inputs& inputs, nb::handle indices, nb::handle lengths, nb::handle scores,
+                  nb::handle workspace, nb::handle carry, bool reports) {
+  std::array<Array, 3> arrays;
+  const Selection selection = outputs(indices, lengths, scores, inputs.stream(), arrays);
+  const BorrowedBytes lent(workspace, "workspace", inputs.stream());
+  const BorrowedBytes kept(carry, "carry", inputs.stream());
+  const std::size_t wanted = plan.workspace_bytes();
+  std::optional<Memory> own;
+  if (lent.absent()) {
+    if (plan.shape().device.kind != DeviceKind::cpu)
+      throw Error(ErrorKind::bad_input,
+                  fmt::format("workspace: found none, wanted uint8 [{}] on the device of q", wanted));
+    own.emplace(static_cast<std::int64_t>(wanted));
+  }
+  RunStats result;
+  result.model = name(plan.options().model);
+  result.backend = name(plan.options().backend);
+  if (reports) result.stats.row_reports.resize(static_cast<std::size_t>(plan.shape().rows));
+  {
+    const nb::gil_scoped_release unlocked;
+    run(plan, inputs.problem(), selection, own ? own->bytes() : lent.bytes(), kept.bytes(), &result.stats);
+  }
+  return result;
+}
+
+void run_scores(const Inputs& inputs, const Options& options, nb::handle out) {
+  const Array array(out, "out", inputs.stream());
+  const auto view = array.output<float, 2>("float32 [Q, N]");
+  const nb::gil_scoped_release unlocked;
+  scores(inputs.problem(), options, view);
+}
+
+RunStats merge_parts(const std::vector<std::tuple<nb::object, nb::object, nb::object>>& parts, nb::handle ks,
+                     nb::handle ke, std::int64_t total_keys, const Options& options, nb::handle indices,
+                     nb::handle lengths, nb::handle scores_out, nb::handle k, nb::handle block_table,
+                     nb::handle row_request) {
+  const nb::object none = nb::none();
+  std::vector<std::array<Array, 3>> held(parts.size());
+  std::vector<Partial> partials;
+  const auto on_host = [](const Array& array) {
+    if (array.device().kind != DeviceKind::cpu)
+      throw Error(ErrorKind::not_available,
+                  fmt::format("{}: found an array on a device, merge wants host memory", array.name()));
+  };
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    held[p] = {Array(std::get<0>(parts[p]), fmt::format("part {} indices", p).c_str(), none),
+               Array(std::get<1>(parts[p]), fmt::format("part {} lengths", p).c_str(), none),
+               Array(std::get<2>(parts[p]), fmt::format("part {} scores", p).c_str(), none)};
+    for (const Array& array : held[p]) on_host(array);
+    partials.push_back({held[p][0].input<std::int32_t, 2>("int32 [Q, K]"),
+                        held[p][1].input<std::int32_t, 1>("int32 [Q]"), held[p][2].input<float, 2>("float32 [Q, K]")});
+  }
+  const Array first(ks, "ks", none), last(ke, "ke", none);
+  on_host(first);
+  on_host(last);
+  const Array cache = optional_array(k, "k", none), table = optional_array(block_table, "block_table", none),
+              requests = optional_array(row_request, "row_request", none);
+  std::optional<PagedKeys> paged;
+  if (!cache.absent()) paged = paged_keys(cache, table);
+  TensorView<const std::int32_t, 1> request_view{};
+  if (!requests.absent()) request_view = requests.input<std::int32_t, 1>("int32 [Q]");
+  std::array<Array, 3> arrays;
+  const Selection selection = outputs(indices, lengths, scores_out, none, arrays);
+  const auto ks_view = first.input<std::int32_t, 1>("int32 [Q]");
+  const auto ke_view = last.input<std::int32_t, 1>("int32 [Q]");
+  const nb::gil_scoped_release unlocked;
+  merge(partials, ks_view, ke_view, total_keys, options, selection, paged ? &*paged : nullptr, request_view);
+  RunStats result;
+  result.stats.rows = ks_view.shape[0];
+  result.model = name(options.model);
+  return result;
+}
+
+nb::dict report_columns(const RunStats& run) {
+  const auto column = [&](auto&& value) {
+    nb::list list;
+    for (const RowReport& report : run.stats.row_reports) list.append(value(report));
+    return list;
+  };
+  nb::dict columns;
+  columns["path"] = column([](const RowReport& r) { return nb::cast(name(r.path)); });
+  columns["reason"] = column([](const RowReport& r) { return nb::cast(name(r.reason)); });
+  columns["retained_heads"] = column([](const RowReport& r) { return nb::cast(r.retained_heads); });
+  columns["aggregates"] = column([](const RowReport& r) { return nb::cast(r.aggregates); });
+  columns["visible"] = column([](const RowReport& r) { return nb::cast(r.visible); });
+  columns["survivors"] = column([](const RowReport& r) { return nb::cast(r.survivors); });
+  columns["exact"] = column([](const RowReport& r) { return nb::cast(r.exact); });
+  columns["seeds"] = column([](const RowReport& r) { return nb::cast(r.seeds); });
+  columns["first_threshold"] = column([](const RowReport& r) { return nb::cast(r.first_threshold); });
+  columns["threshold"] = column([](const RowReport& r) { return nb::cast(r.threshold); });
+  columns["last_score"] = column([](const RowReport& r) { return optional_number(static_cast<double>(r.last_score)); });
+  columns["dot_products"] = column([](const RowReport& r) { return nb::cast(r.dot_products); });
+  return columns;
+}
+
+nb::dict info_words() {
+  const Info found = info();
+  nb::dict words;
+  words["version"] = found.version;
+  words["processor"] = found.processor;
+  words["threads"] = found.threads;
+  nb::dict backends, isas;
+  for (const BackendInfo& backend : found.backends)
+    backends[nb::cast(name(backend.backend))] = nb::make_tuple(backend.available, backend.why);
+  for (const IsaInfo& isa : found.isas) isas[nb::cast(name(isa.isa))] = nb::make_tuple(isa.available, isa.why);
+  words["backends"] = backends;
+  words["isas"] = isas;
+  words["isa"] = nb::cast(name(found.chosen));
+  words["isa_why"] = found.chosen_why;
+  return words;
+}
+
+void translate_errors() {
+  nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const Error& error) {
+      const char* type = "InternalError";
+      switch (error.kind()) {
+        case ErrorKind::usage:
+          type = "UsageError";
+          break;
+        case ErrorKind::bad_input:
+          type = dynamic_cast<const TypeMismatch*>(&error) != nullptr ? "InputTypeError" : "BadInputError";
+          break;
+        case ErrorKind::not_available:
+          type = "NotAvailableError";
+          break;
+        case ErrorKind::io:
+          type = "IoError";
+          break;
+        case ErrorKind::internal:
+          break;
+      }
+      const nb::object exception = nb::module_::import_("dosa._errors").attr(type);
+      PyErr_SetString(exception.ptr(), error.what());
+    }
+  });
+}
+
+}  // namespace
+
+NB_MODULE(_core, module) {
+  translate_errors();
+
+  nb::class_<Memory>(module, "Memory")
+      .def(nb::init<std::int64_t>(), nb::arg("nbytes"))
+      .def_prop_ro("nbytes", &Memory::size);
+
+  nb::class_<Options>(module, "Options")
+      .def_prop_ro("top_k", [](const Options& o) { return o.top_k; })
+      .def_prop_ro("model", [](const Options& o) { return name(o.model); })
+      .def_prop_ro("backend", [](const Options& o) { return name(o.backend); })
+      .def_prop_ro("path", [](const Options& o) { return name(o.path); })
+      .def_prop_ro("isa", [](const Options& o) { return name(o.isa); })
+      .def_prop_ro("order", [](const Options& o) { return name(o.order); })
+      .def_prop_ro("index_base", [](const Options& o) { return name(o.index_base); })
+      .def_prop_ro("always_first", [](const Options& o) { return o.always_first; })
+      .def_prop_ro("always_last", [](const Options& o) { return o.always_last; })
+      .def_prop_ro("scores", [](const Options& o) { return o.scores; })
+      .def_prop_ro("threads", [](const Options& o) { return o.threads; })
+      .def_prop_ro("retained_heads", [](const Options& o) { return o.retained_heads; });
+
+  module.def(
+      "options",
+      [](std::int64_t top_k, const Word& model, const Word& backend, std::string_view path, std::string_view isa,
+         std::string_view order, std::string_view index_base, std::int64_t always_first, std::int64_t always_last,
+         bool with_scores, int threads, int retained_heads,
+         const std::optional<std::pair<std::int64_t, std::int64_t>>& shard, bool on_device) {
+        return make_options(top_k, model, backend, path, isa, order, index_base, always_first, always_last, with_scores,
+                            threads, retained_heads, shard, on_device ? Device{DeviceKind::cuda, 0} : Device{});
+      },
+      nb::arg("top_k"), nb::arg("model").none(), nb::arg("backend").none(), nb::arg("path"), nb::arg("isa"),
+      nb::arg("order"), nb::arg("index_base"), nb::arg("always_first"), nb::arg("always_last"), nb::arg("scores"),
+      nb::arg("threads"), nb::arg("retained_heads"), nb::arg("shard").none(), nb::arg("on_device"));
+
+  nb::class_<Inputs>(module, "Inputs")
+      .def(nb::init<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle,
+                    const nb::object&, nb::object>(),
+           nb::arg("q").none(), nb::arg("k").none(), nb::arg("k_scale").none(), nb::arg("weights").none(),
+           nb::arg("ks").none(), nb::arg("ke").none(), nb::arg("block_table").none(), nb::arg("row_request").none(),
+           nb::arg("rows_per_request").none(), nb::arg("stream").none())
+      .def_prop_ro("rows", [](const Inputs& i) { return i.shape().rows; })
+      .def_prop_ro("heads", [](const Inputs& i) { return i.shape().heads; })
+      .def_prop_ro("head_dim", [](const Inputs& i) { return i.shape().head_dim; })
+      .def_prop_ro("keys", [](const Inputs& i) { return i.shape().keys; })
+      .def_prop_ro("on_device", [](const Inputs& i) { return i.shape().device.kind != DeviceKind::cpu; })
+      .def(
+          "plan", [](const Inputs& i, const Options& options) { return plan(i.shape(), options); }, nb::arg("options"))
+      .def("scores", &run_scores, nb::arg("options"), nb::arg("out"));
+
+  nb::class_<Plan>(module, "Plan")
+      .def_prop_ro("options", [](const Plan& p) { return p.options(); })
+      .def_prop_ro("rows", [](const Plan& p) { return p.shape().rows; })
+      .def_prop_ro("heads", [](const Plan& p) { return p.shape().heads; })
+      .def_prop_ro("head_dim", [](const Plan& p) { return p.shape().head_dim; })
+      .def_prop_ro("keys", [](const Plan& p) { return p.shape().keys; })
+      .def_prop_ro("on_device", [](const Plan& p) { return p.shape().device.kind != DeviceKind::cpu; })
+      .def_prop_ro("workspace_bytes", &Plan::workspace_bytes)
+      .def_prop_ro("carry_bytes", &Plan::carry_bytes)
+      .def_prop_ro("why", &Plan::why)
+      .def("run", &run_plan, nb::arg("inputs"), nb::arg("indices").none(), nb::arg("lengths").none(),
+           nb::arg("scores").none(), nb::arg("workspace").none(), nb::arg("carry").none(), nb::arg("reports"));
+
+  module.def(
+      "plan",
+      [](std::int64_t rows, std::int64_t heads, std::int64_t head_dim, std::int64_t keys, std::int64_t requests,
+         std::int64_t pages, std::int32_t page_size, bool row_request, std::optional<int> cuda_device,
+         const Options& options) {
+        Shape shape{.rows = rows, .heads = heads, .head_dim = head_dim, .keys = keys};
+        if (page_size != 0) {
+          shape.paged = true;
+          shape.requests = requests;
+          shape.pages = pages;
+          shape.page_size = page_size;
+          shape.row_request = row_request;
+        }
+        if (cuda_device) shape.device = {DeviceKind::cuda, *cuda_device};
+        return plan(shape, options);
+      },
+      nb::arg("rows"), nb::arg("heads"), nb::arg("head_dim"), nb::arg("keys"), nb::arg("requests"), nb::arg("pages"),
+      nb::arg("page_size"), nb::arg("row_request"), nb::arg("cuda_device").none(), nb::arg("options"));
+
+  nb::class_<RunStats>(module, "Stats")
+      .def_prop_ro("model", [](const RunStats& s) { return s.model; })
+      .def_prop_ro("backend", [](const RunStats& s) { return s.backend; })
+      .def_prop_ro("rows", [](const RunStats& s) { return s.stats.rows; })
+      .def_prop_ro("rows_dense", [](const RunStats& s) { return s.stats.rows_dense; })
+      .def_prop_ro("rows_dosa", [](const RunStats& s) { return s.stats.rows_dosa; })
+      .def_prop_ro("rows_model", [](const RunStats& s) { return s.stats.rows_model; })
+      .def_prop_ro("visible", [](const RunStats& s) { return s.stats.visible; })
+      .def_prop_ro("survivors", [](const RunStats& s) { return s.stats.survivors; })
+      .def_prop_ro("exact", [](const RunStats& s) { return s.stats.exact; })
+      .def_prop_ro("dot_products", [](const RunStats& s) { return s.stats.dot_products; })
+      .def_prop_ro("dense_dot_products", [](const RunStats& s) { return s.stats.dense_dot_products; })
+      .def_prop_ro("seconds", [](const RunStats& s) { return s.stats.seconds; })
+      .def("row_reports", &report_columns)
+      .def("__repr__", [](const RunStats& s) {
+        return fmt::format(
+            "dosa.Stats(model='{}', backend='{}', rows={}, rows_dosa={}, visible={}, survivors={}, exact={}, "
+            "seconds={:.6f})",
+            s.model, s.backend, s.stats.rows, s.stats.rows_dosa, s.stats.visible, s.stats.survivors, s.stats.exact,
+            s.stats.seconds);
+      });
+
+  module.def("merge", &merge_parts, nb::arg("parts"), nb::arg("ks"), nb::arg("ke"), nb::arg("total_keys"),
+             nb::arg("options"), nb::arg("indices").none(), nb::arg("lengths").none(), nb::arg("scores").none(),
+             nb::arg("k").none(), nb::arg("block_table").none(), nb::arg("row_request").none());
+  module.def("info", &info_words);
+  register_trace(module);
+}
+
+}  // namespace dosa::python

@@ -1,0 +1,10 @@
+// What each file adds to dosa._core.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace dosa::python {
+
+void register_trace(nanobind::module_& module);
+
+}  // namespace dosa::python
