@@ -14,7 +14,7 @@ export DOSA_SHARED ?= $(abspath $(CURDIR)/../shared)
 CONFIGURE_WITHOUT_TESTS = [[ -f $(BUILD)/CMakeCache.txt ]] || cmake --preset $(PRESET) -DDOSA_BUILD_TESTS=OFF
 CPP_FILES = $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.hpp' '*.h')
 
-.PHONY: help demo build test install format format-check lint bench-numpy bench-cpu clean
+.PHONY: help demo build test test-python install format format-check lint bench-numpy bench-cpu clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -33,6 +33,11 @@ build: ## library, command line, tests
 
 test: build ## everything that must hold, on this machine's instruction sets
 	ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure --no-tests=error
+	@$(MAKE) --no-print-directory test-python
+
+test-python: ## `pip install .` into a fresh virtual environment, then the Python tests
+	@scripts/bootstrap build python
+	scripts/python_test
 
 install: ## to PREFIX (default /usr/local): library, headers, command line, CMake package, pkg-config file
 	@scripts/bootstrap build
