@@ -88,6 +88,13 @@ struct Arithmetic {
   double epilogue_error;  ///< relative error per operation of the epilogue (2^-23 covers every rounding mode)
 };
 
+/// What the cost model must know of the instruction set, in units of scoring one key of a row dense (measured by
+/// `dosa bench` over the 64K-key traces; they steer the choice of r and path, never the result).
+struct Costs {
+  double refine = 1.8;  ///< one survivor: gathered pack, bounds, thresholds
+  double key = 0.035;   ///< a screened key beside its rows: share of the pack, passes over its bounds
+};
+
 struct Kernels {
   Isa isa;
   int panel_keys;  ///< a multiple of 16, at most 64
@@ -123,6 +130,7 @@ struct Kernels {
   /// + 16.
   std::int64_t (*compress_not_below)(const float* values, std::int64_t count, float threshold, std::int32_t base,
                                      std::int32_t* out);
+  Costs costs{};
 };
 
 /// nullptr where the build lacks it. Availability on this machine is dispatch.hpp's business.

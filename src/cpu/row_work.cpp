@@ -15,8 +15,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Below this a sample of 256 keys costs more than it can save.
 constexpr std::int64_t kShortWindow = 4096;
-// A certified row must promise at least this much, or its overheads (sample, gathered survivors) eat the gain.
-constexpr double kWorthwhile = 0.93;
+// A certified row must promise a gain that survives the sample's noise: a wrong guess costs a second, dense pass.
+constexpr double kWorthwhile = 0.95;
 // Best first scores this many times K keys with the largest bounds; their K-th score is the threshold (T8).
 constexpr double kBestFirst = 1.5;
 
@@ -81,6 +81,7 @@ certificate::RowInput Worker::row_input() const {
   input.mean = tile_.pack.mean;
   input.ablation = options_.ablation;
   input.retained_heads = options_.retained_heads;
+  input.refine_cost = kernels_.costs.refine;
   return input;
 }
 
@@ -175,7 +176,7 @@ void Worker::choose_path() {
     return;
   }
   if (options_.path == Path::automatic) {
-    if (choice.cost > kWorthwhile) return;
+    if (choice.cost + kernels_.costs.key > kWorthwhile) return;
     report.reason = RowReason::measured;
   }
   work_.screen = Screen::dosa;
