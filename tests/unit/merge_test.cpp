@@ -167,6 +167,54 @@ TEST(Merge, SlotsOfPagedShards) {
             std::nullopt);
 }
 
+TEST(Merge, SlotsAreLookedUpNowhereElse) {
+  const auto contiguous = workloads::make(workloads::find("few_values_50"), {4, 64, 6, 32, 10, 3});
+  const auto workload = workloads::paged(contiguous, 16, 0, true, 6);
+  Options whole = top(10);
+  whole.scores = true;
+  const std::vector<OwnedSelection> parts{select(workload.problem, whole)};
+  whole.index_base = IndexBase::slot;
+  const auto refuse = [&](const std::vector<std::string>& words, auto breakage) {
+    PagedKeys paged = std::get<PagedKeys>(workload.problem.keys);
+    Problem problem = workload.problem;
+    breakage(paged, problem);
+    expect_error(ErrorKind::bad_input, words, [&] { static_cast<void>(merged(parts, problem, whole, 64, &paged)); });
+  };
+  const std::vector<std::int32_t> wild{0, 0, -1, 0}, beyond{0, 0, 0, 1}, invalid(4, 99);
+  refuse({"row 2", "request -1"}, [&](PagedKeys&, Problem& p) {
+    p.row_request = TensorView<const std::int32_t, 1>::contiguous(wild.data(), {4});
+  });
+  refuse({"row 3", "request 1"}, [&](PagedKeys&, Problem& p) {
+    p.row_request = TensorView<const std::int32_t, 1>::contiguous(beyond.data(), {4});
+  });
+  refuse({"row_request", "3 rows"}, [&](PagedKeys&, Problem& p) {
+    p.row_request = TensorView<const std::int32_t, 1>::contiguous(beyond.data(), {3});
+  });
+  refuse({"page 99"}, [&](PagedKeys& k, Problem&) { k.block_table.data = invalid.data(); });
+  refuse({"3 columns", "64 keys"}, [&](PagedKeys& k, Problem&) { k.block_table.shape[1] = 3; });
+  refuse({"block_table", "null"}, [&](PagedKeys& k, Problem&) { k.block_table.data = nullptr; });
+  expect_error(ErrorKind::usage, {"slot"}, [&] { static_cast<void>(merged(parts, workload.problem, whole, 64)); });
+}
+
+TEST(Merge, ARefusalWritesNothing) {
+  const auto workload = workloads::make(workloads::find("codes_normal"), {3, 50, 4, 32, 6, 3});
+  Options whole = top(6);
+  whole.scores = true;
+  OwnedSelection part = select(workload.problem, whole);
+  part.indices.back() = 50;  // the last slot of the last row
+  const std::vector<Partial> parts{partial_of(part)};
+  std::vector<std::int32_t> indices(18, 77), lengths(3, 77);
+  std::vector<float> scores(18, 77);
+  const Selection selection{TensorView<std::int32_t, 2>::contiguous(indices.data(), {3, 6}),
+                            TensorView<std::int32_t, 1>::contiguous(lengths.data(), {3}),
+                            TensorView<float, 2>::contiguous(scores.data(), {3, 6})};
+  expect_error(ErrorKind::bad_input, {"index 50"},
+               [&] { merge(parts, workload.problem.ks, workload.problem.ke, 50, whole, selection); });
+  EXPECT_EQ(indices, std::vector<std::int32_t>(18, 77));
+  EXPECT_EQ(lengths, std::vector<std::int32_t>(3, 77));
+  EXPECT_EQ(scores, std::vector<float>(18, 77));
+}
+
 TEST(Merge, NoParts) {
   const auto workload = workloads::make(workloads::find("codes_normal"), {3, 50, 4, 32, 6, 3});
   const Result result = merged({}, workload.problem, top(6), 50);
