@@ -40,9 +40,9 @@ def _encode(values: Any) -> Any:
     rounded = (raw + 0x7FFFF + ((raw >> 20) & 1)) >> 20
     normal = rounded.astype(numpy.int64) - ((127 - 7) << 3)
     # Subnormal results (below 2^-6) are multiples of 2^-9; rint rounds half to even. 8 is the first normal code.
-    subnormal = numpy.rint(magnitude * numpy.float32(512)).astype(numpy.int64, copy=False, casting="unsafe")
-    with numpy.errstate(invalid="ignore"):
-        code = numpy.where(magnitude < numpy.float32(2.0**-6), subnormal, normal)
+    small = magnitude < numpy.float32(2.0**-6)
+    subnormal = numpy.rint(numpy.where(small, magnitude, 0) * numpy.float32(512)).astype(numpy.int64)
+    code = numpy.where(small, subnormal, normal)
     code = numpy.where(numpy.isnan(values), 0x7F, code).astype(numpy.uint8)
     return code | sign
 
@@ -106,7 +106,8 @@ def quantize(
     scales = (largest / numpy.float32(_LARGEST)).astype(numpy.float32)
     if scale == "power_of_two":
         mantissa, exponent = numpy.frexp(scales)
-        scales = numpy.ldexp(numpy.float32(1), numpy.where(mantissa == 0.5, exponent - 1, exponent)).astype(numpy.float32)
+        rounded = numpy.ldexp(numpy.float32(1), numpy.where(mantissa == 0.5, exponent - 1, exponent))
+        scales = numpy.where(numpy.isfinite(scales), rounded, scales).astype(numpy.float32)
     codes = _encode((values / scales[..., None]).astype(numpy.float32))
     if framework(x) == "torch":
         torch = sys.modules["torch"]
