@@ -10,6 +10,7 @@
 #include "arguments.hpp"
 #include "call.hpp"
 #include "commands.hpp"
+#include "cpu/peak.hpp"
 #include "report.hpp"
 
 namespace dosa::app {
@@ -68,10 +69,9 @@ Json seconds_json(const Quantiles& q) {
   return {{"median", q.median}, {"min", q.min}, {"q1", q.q1}, {"q3", q.q3}, {"max", q.max}, {"repeats", q.count}};
 }
 
-std::vector<std::int64_t> spread_rows(std::int64_t rows, std::int64_t count) {
-  std::vector<std::int64_t> chosen;
-  for (std::int64_t i = 0; i < count; ++i) chosen.push_back(rows * (2 * i + 1) / (2 * count));
-  return chosen;
+/// GFLOP/s of multiply-adds that this machine was measured to reach with this instruction set, all threads together.
+double peak_gflops(Isa isa, int threads) {
+  return threads * (isa == Isa::amx ? cpu::measured_bf16_amx_peak() : cpu::measured_f32_fma_peak(isa));
 }
 
 struct InputResult {
@@ -106,6 +106,7 @@ InputResult bench_input(const BenchArguments& arguments, const std::string& path
   if (reference_rows > 0) few = trace.rows(spread_rows(shape.rows, reference_rows));
 
   for (auto& candidate : candidates) candidate.call(trace.problem());
+  const double peak = peak_gflops(isa, threads);
   for (int repetition = 0; repetition < arguments.repeat; ++repetition) {
     // The order rotates: what one leaves in the caches and in the clock frequency is not always the same one's gain.
     for (std::size_t i = 0; i < candidates.size(); ++i) {
@@ -139,12 +140,13 @@ InputResult bench_input(const BenchArguments& arguments, const std::string& path
           {"head_dim", shape.head_dim},
           {"isa", name(isa)},
           {"threads", threads},
+          {"peak_gflops", peak},
           {"options", options_json(candidates.front().options)},
           {"seconds", Json::object()},
           {"paths", Json::object()}};
   json["options"].erase("path");
   std::vector<std::vector<std::string>> rows{
-      {"path", "median", "q1 to q3", "min", "a row", "GFLOP/s", "survive", "dots", "rows"}};
+      {"path", "median", "q1 to q3", "min", "a row", "GFLOP/s", "of peak", "survive", "dots", "rows"}};
   double dense = 0, certified = std::numeric_limits<double>::infinity(), automatic = 0;
   for (const auto& candidate : candidates) {
     const Quantiles q = quantiles(candidate.seconds);
@@ -158,12 +160,13 @@ InputResult bench_input(const BenchArguments& arguments, const std::string& path
     rows.push_back({candidate.label, human_seconds(q.median),
                     fmt::format("{} to {}", human_seconds(q.q1), human_seconds(q.q3)), human_seconds(q.min),
                     human_seconds(q.median / static_cast<double>(std::max<std::int64_t>(shape.rows, 1))),
-                    fmt::format("{:.1f}", gflops),
+                    fmt::format("{:.1f}", gflops), percent(gflops, peak),
                     percent(static_cast<double>(stats.survivors), static_cast<double>(stats.visible)),
                     fmt::format("{:.3f}", dots), rows_by_path(stats)});
     json["seconds"][candidate.label] = seconds_json(q);
     json["paths"][candidate.label] = {
         {"useful_gflops", gflops},
+        {"share_of_peak", gflops / peak},
         {"survivors", stats.survivors},
         {"survival",
          stats.visible > 0 ? static_cast<double>(stats.survivors) / static_cast<double>(stats.visible) : 0.0},
@@ -173,12 +176,13 @@ InputResult bench_input(const BenchArguments& arguments, const std::string& path
         {"workspace_bytes", candidate.workspace_bytes},
         {"why", candidate.why}};
   }
-  std::string below;
+  std::string below = fmt::format("  peak: {:.1f} GFLOP/s, {} multiply-adds measured on one core, times {} threads\n",
+                                  peak, isa == Isa::amx ? "bf16 tile" : "F32", threads);
   if (few) {
     const Quantiles q = quantiles(reference_seconds);
     const double scaled = q.median / reference_share;
     rows.push_back({"reference", human_seconds(scaled), "", human_seconds(q.min / reference_share),
-                    human_seconds(scaled / static_cast<double>(shape.rows)), "", "", "", ""});
+                    human_seconds(scaled / static_cast<double>(shape.rows)), "", "", "", "", ""});
     below += fmt::format(
         "  reference: measured on {} rows spread over the trace, one a thread, scaled by visible keys (x{:.1f})\n",
         reference_rows, 1 / reference_share);

@@ -103,7 +103,8 @@ std::int64_t rows_per_batch(const Shape& shape, const Options& options) {
   return std::clamp(static_cast<std::int64_t>(std::min(rows, 1e9)), least, std::max(shape.rows, least));
 }
 
-Call call_engine(const Problem& problem, const Options& options, const std::string& progress) {
+Call call_engine(const Problem& problem, const Options& options, const std::string& progress,
+                 const std::function<void(const Call&, std::int64_t first, std::int64_t count)>& after_batch) {
   const Shape shape = shape_of(problem);
   const Plan whole = plan(shape, options);
   Call call{whole.options(), whole.why(), 0, allocate(shape.rows, options)};
@@ -119,6 +120,7 @@ Call call_engine(const Problem& problem, const Options& options, const std::stri
     run_rows(decided, problem, first, count, call.selection, workspace, carry, stats);
     add(call.selection.stats, stats);
     call.workspace_bytes = std::max(call.workspace_bytes, decided.workspace_bytes());
+    if (after_batch) after_batch(call, first, count);
     shown.update(first + count);
   }
   return call;

@@ -24,8 +24,11 @@ struct Call {
   OwnedSelection selection;  ///< of all rows
 };
 
-/// Selects for every row; a carry links the batches. Stats are sums, row reports are complete.
-[[nodiscard]] Call call_engine(const Problem& problem, const Options& options, const std::string& progress);
+/// Selects for every row; a carry links the batches. Stats are sums, row reports are complete. `after_batch` sees the
+/// call so far and the rows that the last batch added.
+[[nodiscard]] Call call_engine(
+    const Problem& problem, const Options& options, const std::string& progress,
+    const std::function<void(const Call&, std::int64_t first, std::int64_t count)>& after_batch = {});
 
 /// The same from the reference backend, whose rows are spread over `threads` (the backend itself uses one).
 [[nodiscard]] Call call_reference(const Problem& problem, const Options& options, int threads,

@@ -39,6 +39,7 @@ int run(int argc, char** argv) {
   add_select(app, status);
   add_score(app, status);
   add_verify(app, status);
+  add_explain(app, status);
   add_synth(app, status);
   add_bench(app, status);
   try {

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "contract/window.hpp"
+#include "explanation.hpp"
 
 namespace dosa::app {
 
@@ -96,22 +97,23 @@ std::string rows_by_path(const Stats& stats) {
   return text.empty() ? "none" : text;
 }
 
-void describe_stats(const Stats& stats, std::size_t workspace_bytes, Table& table, Json& json) {
+void describe_stats(const Stats& stats, std::size_t workspace_bytes, const Explanation* looked, Table& table,
+                    Json& json) {
   std::map<std::pair<std::string_view, std::string_view>, std::int64_t> reasons;
-  std::vector<double> survivors, gaps, retained;
+  std::vector<double> survivors, retained;
   for (const RowReport& row : stats.row_reports) {
     ++reasons[{name(row.path), name(row.reason)}];
     if (row.path != Path::dosa) continue;
     survivors.push_back(static_cast<double>(row.survivors));
     retained.push_back(static_cast<double>(row.retained_heads));
-    gaps.push_back(static_cast<double>(row.last_score) - static_cast<double>(row.threshold));
   }
-  const Quantiles gap = quantiles(gaps), kept = quantiles(retained), left = quantiles(survivors);
+  const Quantiles kept = quantiles(retained), left = quantiles(survivors);
 
   table.row("rows", rows_by_path(stats));
   Json reason_json = Json::array();
   for (const auto& [key, count] : reasons) {
-    table.row("", fmt::format("{:>6} {}: {}", human_count(static_cast<double>(count)), key.first, key.second));
+    if (stats.rows_model < stats.rows)
+      table.row("", fmt::format("{:>6} {}: {}", human_count(static_cast<double>(count)), key.first, key.second));
     reason_json.push_back({{"path", key.first}, {"reason", key.second}, {"rows", count}});
   }
   table.row("survivors",
@@ -119,9 +121,11 @@ void describe_stats(const Stats& stats, std::size_t workspace_bytes, Table& tabl
                         human_count(static_cast<double>(stats.visible)),
                         percent(static_cast<double>(stats.survivors), static_cast<double>(stats.visible))));
   if (left.count != 0) {
-    table.row("", fmt::format("dosa rows: {}; heads kept: {}", text(left), text(kept)));
-    table.row("tau gap", gap.count == 0 ? "-" : text(gap) + " (score of the K-th key minus the threshold used)");
+    table.row("", fmt::format("a dosa row: {} median, {} to {}; heads kept: {:.0f} median, {:.0f} to {:.0f}",
+                              human_count(left.median), human_count(left.min), human_count(left.max), kept.median,
+                              kept.min, kept.max));
   }
+  if (looked != nullptr) describe_distances(*looked, table, json);
   table.row("exact scores", human_count(static_cast<double>(stats.exact)));
   table.row("dot products",
             fmt::format("{:.3f} of dense ({:.4g} of {:.4g})",
@@ -141,13 +145,19 @@ void describe_stats(const Stats& stats, std::size_t workspace_bytes, Table& tabl
       stats.visible > 0 ? static_cast<double>(stats.survivors) / static_cast<double>(stats.visible) : 0.0;
   json["survivors_per_dosa_row"] = to_json(left);
   json["retained_heads"] = to_json(kept);
-  json["tau_gap"] = to_json(gap);
   json["exact_scores"] = stats.exact;
   json["dot_products"] = stats.dot_products;
   json["dense_dot_products"] = stats.dense_dot_products;
   json["dot_products_vs_dense"] = stats.dense_dot_products > 0 ? stats.dot_products / stats.dense_dot_products : 0.0;
   json["seconds"] = stats.seconds;
   json["workspace_bytes"] = workspace_bytes;
+}
+
+std::vector<std::int64_t> spread_rows(std::int64_t rows, std::int64_t count) {
+  std::vector<std::int64_t> chosen;
+  count = std::min(rows, count);
+  for (std::int64_t i = 0; i < count; ++i) chosen.push_back(rows * (2 * i + 1) / (2 * count));
+  return chosen;
 }
 
 }  // namespace dosa::app

@@ -27,8 +27,15 @@ void describe_input(const Trace& trace, Table& table, Json& json);
 /// What was asked and who computed.
 void describe_engine(const Options& options, std::string_view why, Table& table, Json& json);
 [[nodiscard]] Json options_json(const Options& options);
-/// Survivors, tau gap, dot products against dense, rows by path and why, time, workspace.
-void describe_stats(const Stats& stats, std::size_t workspace_bytes, Table& table, Json& json);
+struct Explanation;
+
+/// Survivors, tau gap and slack (of the rows that were looked at), dot products against dense, rows by path and why,
+/// time, workspace.
+void describe_stats(const Stats& stats, std::size_t workspace_bytes, const Explanation* looked, Table& table,
+                    Json& json);
+
+/// `count` rows spread evenly over `rows`, or all of them.
+[[nodiscard]] std::vector<std::int64_t> spread_rows(std::int64_t rows, std::int64_t count);
 
 /// "29 dosa, 3 dense".
 [[nodiscard]] std::string rows_by_path(const Stats& stats);

@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "arguments.hpp"
-#include "call.hpp"
 #include "commands.hpp"
+#include "explanation.hpp"
 #include "report.hpp"
 #include "result_file.hpp"
 #include "trace/output_file.hpp"
@@ -26,13 +26,17 @@ void run_select(const SelectArguments& arguments) {
   // Asked before the work: a file that cannot be written should cost nothing.
   if (!arguments.out.empty()) OutputFile probe(arguments.out);
   if (!arguments.json.path.empty() && !arguments.json.on_stdout()) OutputFile probe(arguments.json.path);
-  const Call call = call_engine(trace.problem(), arguments.engine.options, "select");
+  // Slack needs a row's scores: a few rows tell, after their time was taken.
+  const auto looked_at = spread_rows(trace.problem().q.shape[0], 4);
+  const Explanation explanation =
+      explain_rows(trace.name(), trace.problem(), arguments.engine.options, looked_at, "select");
+  const Call& call = explanation.call;
 
   Table table(fmt::format("dosa select {} --top-k {}", trace.name(), call.options.top_k));
   Json json{{"command", "select"}, {"version", DOSA_VERSION}};
   describe_input(trace, table, json);
   describe_engine(call.options, call.why, table, json);
-  describe_stats(call.selection.stats, call.workspace_bytes, table, json);
+  describe_stats(call.selection.stats, call.workspace_bytes, &explanation, table, json);
   if (!arguments.out.empty()) {
     write_result(arguments.out, call.selection, call.options, arguments.trace.rows);
     table.row("written",

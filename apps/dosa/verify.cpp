@@ -9,6 +9,7 @@
 #include "arguments.hpp"
 #include "call.hpp"
 #include "commands.hpp"
+#include "explanation.hpp"
 #include "report.hpp"
 #include "result_file.hpp"
 
@@ -89,12 +90,14 @@ ExitCode run_verify(const VerifyArguments& arguments) {
   if (arguments.result.empty()) {
     if (options.top_k == 0) throw Error(ErrorKind::usage, "verify: found no --top-k, wanted one (or --result FILE)");
     options.scores = true;
-    Call call = call_engine(trace.problem(), options, "verify");
+    Explanation explanation =
+        explain_rows(trace.name(), trace.problem(), options, spread_rows(trace.problem().q.shape[0], 4), "verify");
+    Call& call = explanation.call;
     threads = call.options.threads;
     table = Table(fmt::format("dosa verify {} --top-k {}", trace.name(), options.top_k));
     describe_input(trace, table, json);
     describe_engine(call.options, call.why, table, json);
-    describe_stats(call.selection.stats, call.workspace_bytes, table, json);
+    describe_stats(call.selection.stats, call.workspace_bytes, &explanation, table, json);
     found = std::move(call.selection);
   } else {
     found = read_result(arguments.result, trace.problem().q.shape[0], options);

@@ -289,6 +289,8 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
       });
     }
   }
+  if (RowObserver* const observer = row_observer.load(std::memory_order_acquire))
+    for (const RowWork& work : works) observer->screened(context, work);
   for_rows([&](ThreadMemory& thread, RowWork& work) { finish_row(context, thread, scores_needed_, work); });
 
   const bool last_of_request =

@@ -405,6 +405,8 @@ void Worker::finish(bool scores_needed) {
 
 }  // namespace
 
+std::atomic<RowObserver*> row_observer{nullptr};
+
 void prepare_row(const TileContext& tile, ThreadMemory& thread, RowWork& work) { Worker(tile, thread, work).prepare(); }
 
 void screen_panel(const TileContext& tile, const Panel& panel, std::int64_t panel_first, RowWork& work) {

@@ -2,6 +2,7 @@
 // finish (threshold, survivors, exact scores, selection).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 
@@ -43,5 +44,16 @@ void screen_panel(const TileContext& tile, const Panel& panel, std::int64_t pane
 
 /// Selects: work.memory.entries[0..work.selected), any order; scores are the model's bits where `scores_needed`.
 void finish_row(const TileContext& tile, ThreadMemory& thread, bool scores_needed, RowWork& work);
+
+/// Sees every row of a run between screen and finish, when its bounds are whole: `dosa explain` shows the run itself
+/// instead of a reconstruction. Called from worker threads, once a row.
+class RowObserver {
+ public:
+  virtual ~RowObserver() = default;
+  virtual void screened(const TileContext& tile, const RowWork& work) = 0;
+};
+
+/// The process's observer; null (the default) costs one load a tile. Set it only while no run is under way.
+extern std::atomic<RowObserver*> row_observer;
 
 }  // namespace dosa::cpu

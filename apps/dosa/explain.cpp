@@ -1,0 +1,213 @@
+// dosa explain: what happened to the keys of a row, or of all rows.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+#include <numeric>
+
+#include "arguments.hpp"
+#include "commands.hpp"
+#include "explanation.hpp"
+#include "trace/output_file.hpp"
+
+namespace dosa::app {
+namespace {
+
+struct ExplainArguments {
+  TraceArguments trace;
+  EngineArguments engine;
+  std::int64_t row = -1;
+  std::string svg;
+  JsonOutput json;
+};
+
+struct Histogram {
+  double first = 0, last = 0;
+  std::vector<std::int64_t> counts;
+};
+
+Histogram histogram(const std::vector<double>& values, const Quantiles& q, std::size_t bins) {
+  Histogram result{q.min, q.max, std::vector<std::int64_t>(bins)};
+  if (q.count == 0) return result;
+  const double width = q.max > q.min ? (q.max - q.min) / static_cast<double>(bins) : 1;
+  for (const double value : values) {
+    if (!std::isnan(value)) ++result.counts[std::min(bins - 1, static_cast<std::size_t>((value - q.min) / width))];
+  }
+  return result;
+}
+
+/// Eight heights of blocks: the shape of a distribution in one line of text.
+std::string sparkline(const Histogram& histogram) {
+  static constexpr const char* kBlocks[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  const std::int64_t most =
+      std::max<std::int64_t>(*std::max_element(histogram.counts.begin(), histogram.counts.end()), 1);
+  std::string text;
+  for (const std::int64_t count : histogram.counts) text += kBlocks[(8 * count + most - 1) / most];
+  return text;
+}
+
+void describe_distribution(const std::string& label, const std::string& meaning, const std::vector<double>& values,
+                           double unit, Table& table, Json& json) {
+  const Quantiles q = quantiles(values);
+  if (q.count == 0) {
+    table.row(label, "-");
+    json = nullptr;
+    return;
+  }
+  const Histogram shape = histogram(values, q, 32);
+  table.row(label, meaning);
+  table.row("", fmt::format("min {:.3g}   q1 {:.3g}   median {:.3g}   q3 {:.3g}   max {:.3g}", q.min, q.q1, q.median,
+                            q.q3, q.max));
+  if (unit > 0) table.row("", fmt::format("median {:.3g} of the scores' standard deviation", q.median / unit));
+  if (q.count > 1 && std::isfinite(q.max - q.min)) {
+    table.row("", fmt::format("{:.3g} |{}| {:.3g}", q.min, sparkline(shape), q.max));
+  }
+  json = to_json(q);
+  json["histogram"] = {{"first", shape.first}, {"last", shape.last}, {"counts", shape.counts}};
+}
+
+std::string shares(const std::vector<double>& winners, const std::vector<double>& others) {
+  const Quantiles a = quantiles(winners), b = quantiles(others);
+  const auto one = [](const Quantiles& q) {
+    return q.count == 0 ? std::string("-") : fmt::format("{:.0f} %", 100 * q.median);
+  };
+  return fmt::format("{} of the winners, {} of the other keys", one(a), one(b));
+}
+
+void describe_rows(const Explanation& e, Table& table, Json& json) {
+  const Quantiles positive = quantiles(e.positive_heads), negative = quantiles(e.negative_heads);
+  const Quantiles std_dev = quantiles(e.score_std);
+  const double heads = static_cast<double>(e.shape.heads);
+  if (e.single()) {
+    const RowReport& report = e.call.selection.stats.row_reports[static_cast<std::size_t>(e.rows[0])];
+    table.row("row",
+              fmt::format("{}: {} visible keys, {} ({})", e.rows[0], human_count(static_cast<double>(report.visible)),
+                          name(report.path), name(report.reason)));
+    if (report.path == Path::dosa) {
+      table.row("certificate", fmt::format("{} of {} heads kept, {} aggregate row{}", report.retained_heads,
+                                           e.shape.heads, report.aggregates, report.aggregates == 1 ? "" : "s"));
+    }
+    table.row("thresholds",
+              fmt::format("K-th score {:.6g}, keys rejected below {:.6g}", e.kth_scores[0], e.thresholds[0]));
+  } else {
+    table.row("looked at", fmt::format("{} rows, {} of them certified", e.rows.size(), e.bounded_rows));
+  }
+  table.row("signs", fmt::format("{:.3g} positive heads, {:.3g} negative, {:.3g} of weight zero", positive.median,
+                                 negative.median, heads - positive.median - negative.median));
+  table.row("activation",
+            fmt::format("positive heads fire on {}", shares(e.positive_active_winners, e.positive_active_others)));
+  table.row("", fmt::format("negative heads fire on {}", shares(e.negative_active_winners, e.negative_active_others)));
+  describe_distribution(
+      "tau gap", fmt::format("K-th score minus the threshold that rejected, {} dosa rows of the call", e.gaps.size()),
+      e.gaps, std_dev.median, table, json["tau_gap"]);
+  describe_distribution(
+      "slack",
+      fmt::format("upper bound minus score, {} keys{}", human_count(static_cast<double>(e.slacks.size())),
+                  e.stride > 1 ? fmt::format(" (every {}th)", e.stride) : ""),
+      e.slacks, std_dev.median, table, json["slack"]);
+  table.row("", "a key survives where its score is at most gap + slack below the K-th score");
+  table.row("survivors", e.bounded_rows == 0
+                             ? std::string("-")
+                             : fmt::format("{} of {} keys scored ({}), {} of them selected",
+                                           human_count(static_cast<double>(e.survivors)),
+                                           human_count(static_cast<double>(e.competing)),
+                                           percent(static_cast<double>(e.survivors), static_cast<double>(e.competing)),
+                                           human_count(static_cast<double>(e.winners))));
+  if (e.unbounded > 0) {
+    table.row("", fmt::format("{} keys have no finite bound (their scale or codes): scored one by one",
+                              human_count(static_cast<double>(e.unbounded))));
+  }
+  const double total = e.retained_dots + e.aggregate_dots + e.refinement_dots;
+  if (e.dense_dots > 0) {
+    table.row("dot products",
+              fmt::format("{:.3f} of dense: heads {:.3f}, aggregates {:.3f}, survivors and sample {:.3f}",
+                          total / e.dense_dots, e.retained_dots / e.dense_dots, e.aggregate_dots / e.dense_dots,
+                          e.refinement_dots / e.dense_dots));
+  }
+  json["rows_looked_at"] = e.rows.size();
+  json["rows_bounded"] = e.bounded_rows;
+  json["positive_heads"] = to_json(positive);
+  json["negative_heads"] = to_json(negative);
+  json["activation"] = {{"positive_heads",
+                         {{"winners", to_json(quantiles(e.positive_active_winners))},
+                          {"others", to_json(quantiles(e.positive_active_others))}}},
+                        {"negative_heads",
+                         {{"winners", to_json(quantiles(e.negative_active_winners))},
+                          {"others", to_json(quantiles(e.negative_active_others))}}}};
+  json["score_std"] = to_json(std_dev);
+  json["kth_score"] = to_json(quantiles(e.kth_scores));
+  json["threshold"] = to_json(quantiles(e.thresholds));
+  json["slack_stride"] = e.stride;
+  json["keys"] = e.competing;
+  json["survivors"] = e.survivors;
+  json["selected"] = e.winners;
+  json["unbounded"] = e.unbounded;
+  json["dot_products_vs_dense"] = {{"total", e.dense_dots > 0 ? total / e.dense_dots : 0},
+                                   {"heads", e.dense_dots > 0 ? e.retained_dots / e.dense_dots : 0},
+                                   {"aggregates", e.dense_dots > 0 ? e.aggregate_dots / e.dense_dots : 0},
+                                   {"survivors_and_sample", e.dense_dots > 0 ? e.refinement_dots / e.dense_dots : 0}};
+}
+
+void run_explain(const ExplainArguments& arguments) {
+  check_outputs(arguments.svg, arguments.json.path);
+  const Trace trace = arguments.trace.open();
+  const std::int64_t available = trace.problem().q.shape[0];
+  if (arguments.row < -1 || arguments.row >= available) {
+    throw Error(ErrorKind::usage, fmt::format("--row: found {}, wanted 0 <= T < {}", arguments.row, available));
+  }
+  if (!arguments.svg.empty()) OutputFile probe(arguments.svg);
+  Options options = arguments.engine.options;
+  options.backend = Backend::cpu;
+  options.scores = true;  // the K-th score of every row is part of its report only then
+  std::vector<std::int64_t> rows(arguments.row >= 0 ? 1 : static_cast<std::size_t>(available), arguments.row);
+  if (arguments.row < 0) std::iota(rows.begin(), rows.end(), 0);
+  const Explanation explanation = explain_rows(trace.name(), trace.problem(), options, rows, "explain");
+
+  Table table(fmt::format("dosa explain {} --top-k {}{}", trace.name(), options.top_k,
+                          arguments.row >= 0 ? fmt::format(" --row {}", arguments.row) : ""));
+  Json json{{"command", "explain"}, {"version", DOSA_VERSION}};
+  describe_input(trace, table, json);
+  describe_engine(explanation.call.options, explanation.call.why, table, json);
+  table.row("rows", rows_by_path(explanation.call.selection.stats));
+  describe_rows(explanation, table, json);
+  if (!arguments.svg.empty()) {
+    OutputFile file(arguments.svg);
+    file.write(explanation_svg(explanation));
+    file.commit();
+    table.row("drawn", arguments.svg);
+    json["svg"] = arguments.svg;
+  }
+  arguments.json.finish(json, table.text());
+}
+
+}  // namespace
+
+void add_explain(CLI::App& app, ExitCode&) {
+  auto* command = app.add_subcommand("explain", "Show what happened to the keys of a row or of all rows");
+  auto arguments = std::make_shared<ExplainArguments>();
+  arguments->trace.add(*command);
+  arguments->engine.add_top_k(*command);
+  command->add_option("--row", arguments->row, "Only this row (all rows are selected, so that it gets its seeds)")
+      ->type_name("T");
+  command
+      ->add_option("--svg", arguments->svg,
+                   "Draw it: scores against bounds, tau gap, slack, where the winners lie, work")
+      ->type_name("FILE");
+  arguments->engine.add_model(*command);
+  arguments->engine.add_path(*command);
+  arguments->engine.add_machine(*command);
+  arguments->engine.add_certificate(*command);
+  add_json(*command, arguments->json);
+  command->footer(
+      "For every key the certificate's upper bound is compared with its score. tau gap: how far the threshold that "
+      "rejected\n"
+      "lies below the K-th score; slack: how far a bound lies above its score. The two are different costs: better "
+      "seeds\n"
+      "lower the first, more heads the second.\n"
+      "Examples:\n"
+      "  dosa explain data/sample_en_l03_h32.safetensors --top-k 256 --row 20 --svg row20.svg\n"
+      "  dosa explain trace.safetensors --top-k 2048 --without aggregate,second-aggregate");
+  command->callback([arguments] { run_explain(*arguments); });
+}
+
+}  // namespace dosa::app

@@ -1,0 +1,415 @@
+// The picture of `dosa explain`: keys in the score-bound plane, slack and tau gap, the key axis, the work.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+
+#include "explanation.hpp"
+#include "svg.hpp"
+
+namespace dosa::app {
+namespace {
+
+constexpr double kWidth = 1200, kHeight = 900, kLeft = 40, kRight = 1160;
+
+// One hue a fate, the same in every panel; greys carry no meaning. Readers without a dark mode ignore the last rule.
+constexpr std::string_view kStyle = R"(
+text{font-family:system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue","DejaVu Sans",sans-serif;fill:#1f2530}
+.page{fill:#fcfcfb}.title{font-size:25px;font-weight:600}.sub{font-size:14px;fill:#667080}
+.figure{font-size:27px;font-weight:600}.caption{font-size:12.5px;fill:#667080}
+.head{font-size:15px;font-weight:600}.tick{font-size:12px;fill:#667080}.tick.mid,.mid{text-anchor:middle}
+.end{text-anchor:end}.axis{font-size:12.5px;fill:#667080}.note{font-size:12.5px;fill:#667080}.mark{font-size:12.5px}.halo{paint-order:stroke;stroke:#fcfcfb;stroke-width:4px;stroke-linejoin:round;stroke-opacity:.85}
+.grid{stroke:#e8e9ec;stroke-width:1}.base{stroke:#b9bfc8;stroke-width:1}.limit{stroke:#1f2530;stroke-width:1.4}
+.limit.dash{stroke-dasharray:5 4}.diagonal{stroke:#b9bfc8;stroke-width:1.2;stroke-dasharray:2 4}
+.shade{fill:#8b95a5;fill-opacity:.09}.rejected{fill:#8490a2}.survivor{fill:#e08e2b}.winner{fill:#0c8a86}
+.heads{fill:#3f5f8f}.aggregate{fill:#93b1d6}.saved{fill:#eceef1}.bars{fill:#5b7aa8}.row{fill:#d4502f}.rowline{stroke:#d4502f;stroke-width:1.6}
+.inbar{font-size:13px;fill:#fff;text-anchor:middle;font-weight:600}.inbar.dark{fill:#1f2530}
+@media (prefers-color-scheme:dark){text{fill:#e7eaee}.page{fill:#15181c}.halo{stroke:#15181c}.sub,.caption,.tick,.axis,.note{fill:#9aa5b3}
+.grid{stroke:#272c33}.base{stroke:#4a525d}.limit{stroke:#e7eaee}.diagonal{stroke:#4a525d}.shade{fill:#9aa5b3;fill-opacity:.1}
+.rejected{fill:#7d8a9c}.survivor{fill:#f0a445}.winner{fill:#2bb5ae}.heads{fill:#5f86c2}.aggregate{fill:#a9c3e4}
+.saved{fill:#2a2f36}.bars{fill:#7f9fcf}.inbar.dark{fill:#15181c}.inbar.quiet{fill:#e7eaee}}
+)";
+
+/// A rectangle of the page with a range of numbers on each axis.
+struct Frame {
+  double x, y, width, height;
+  double x_first = 0, x_last = 1, y_first = 0, y_last = 1;
+  [[nodiscard]] double px(double value) const { return x + (value - x_first) / (x_last - x_first) * width; }
+  [[nodiscard]] double py(double value) const { return y + height - (value - y_first) / (y_last - y_first) * height; }
+  [[nodiscard]] double bottom() const { return y + height; }
+  [[nodiscard]] double right() const { return x + width; }
+};
+
+std::string number(double value) { return fmt::format("{:.3g}", std::abs(value) < 1e-12 ? 0.0 : value); }
+
+/// Three significant digits, without an exponent where a reader need not meet one.
+std::string figure(double value) {
+  const double size = std::abs(value);
+  if (size != 0 && (size < 1e-4 || size >= 1e6)) return fmt::format("{:.1e}", value);
+  return fmt::format("{:.{}f}", value,
+                     size == 0 || size >= 100 ? 0
+                     : size >= 10             ? 1
+                     : size >= 1              ? 2
+                     : size >= 0.1            ? 2
+                     : size >= 0.01           ? 3
+                                              : 4);
+}
+
+void x_axis(Svg& svg, const Frame& frame, std::string_view label, int wanted, bool grid = false) {
+  for (const double tick : nice_ticks(frame.x_first, frame.x_last, wanted)) {
+    if (grid) svg.line("grid", frame.px(tick), frame.y, frame.px(tick), frame.bottom());
+    svg.text("tick mid", frame.px(tick), frame.bottom() + 18, number(tick));
+  }
+  svg.line("base", frame.x, frame.bottom(), frame.right(), frame.bottom());
+  svg.text("axis mid", frame.x + frame.width / 2, frame.bottom() + 37, label);
+}
+
+void chip(Svg& svg, std::string_view cls, double& x, double y, std::string_view label) {
+  svg.rect(cls, x, y - 10, 11, 11, 2);
+  svg.text("note", x + 17, y, label);
+  x += 17 + 6.9 * static_cast<double>(label.size()) + 18;
+}
+
+class Picture {
+ public:
+  explicit Picture(const Explanation& explanation)
+      : e_(explanation),
+        slack_(quantiles(explanation.slacks)),
+        gap_(quantiles(explanation.gaps)),
+        svg_(kWidth, kHeight, title(), kStyle) {}
+
+  std::string draw() {
+    svg_.rect("page", 0, 0, kWidth, kHeight);
+    heading();
+    figures();
+    plane({76, 232, 610, 350});
+    slack_panel({760, 232, 400, 118});
+    gap_panel({760, 472, 400, 110});
+    key_axis({76, 678, 1084, 62});
+    work({76, 818, 1084, 34});
+    return svg_.finish();
+  }
+
+ private:
+  [[nodiscard]] std::string title() const {
+    if (e_.single()) return fmt::format("What happened to the keys of row {}", e_.rows[0]);
+    return fmt::format("What happened to the keys of {} rows", e_.rows.size());
+  }
+
+  void heading() {
+    svg_.text("title", kLeft, 54, title());
+    std::string path = rows_by_path(e_.call.selection.stats);
+    if (e_.single()) {
+      const RowReport& report = e_.call.selection.stats.row_reports[static_cast<std::size_t>(e_.rows[0])];
+      path = fmt::format("{} ({})", name(report.path), name(report.reason));
+      if (report.path == Path::dosa) {
+        path += fmt::format(", {} heads kept, {} aggregate{}", report.retained_heads, report.aggregates,
+                            report.aggregates == 1 ? "" : "s");
+      }
+    }
+    svg_.text(
+        "sub", kLeft, 80,
+        fmt::format("{}  ·  {} keys, {} heads of {}, K = {}  ·  model {}, {}  ·  {}",
+                    std::filesystem::path(e_.trace).stem().string(), human_count(static_cast<double>(e_.shape.keys)),
+                    e_.shape.heads, e_.shape.head_dim, human_count(static_cast<double>(e_.call.options.top_k)),
+                    name(e_.call.options.model), name(e_.call.options.isa), path));
+  }
+
+  void figures() {
+    const double total = e_.retained_dots + e_.aggregate_dots + e_.refinement_dots;
+    double own_gap = gap_.median;
+    if (e_.single()) own_gap = e_.kth_scores[0] - e_.thresholds[0];
+    const std::array<std::pair<std::string, std::string>, 4> figures{{
+        {e_.bounded_rows > 0 ? percent(static_cast<double>(e_.survivors), static_cast<double>(e_.competing)) : "-",
+         fmt::format("of the keys need a score: {} of {}", human_count(static_cast<double>(e_.survivors)),
+                     human_count(static_cast<double>(e_.competing)))},
+        {e_.dense_dots > 0 ? fmt::format("{:.2f}", total / e_.dense_dots) : "-",
+         "of the dot products of dense scoring"},
+        {std::isfinite(own_gap) && gap_.count > 0 ? figure(own_gap) : "-",
+         e_.single() ? "tau gap of the row, in score units" : "tau gap (median), in score units"},
+        {slack_.count > 0 ? figure(slack_.median) : "-", "slack (median), in score units"},
+    }};
+    for (std::size_t i = 0; i < figures.size(); ++i) {
+      const double x = kLeft + 290 * static_cast<double>(i);
+      svg_.text("figure", x, 132, figures[i].first);
+      svg_.text("caption", x, 152, figures[i].second);
+    }
+  }
+
+  /// Says why a panel is empty instead of drawing axes around nothing.
+  bool empty(const Frame& frame, bool is_empty, std::string_view why) {
+    if (!is_empty) return false;
+    svg_.rect("shade", frame.x, frame.y, frame.width, frame.height);
+    svg_.text("note mid", frame.x + frame.width / 2, frame.y + frame.height / 2, why);
+    return true;
+  }
+
+  void plane(Frame frame) {
+    svg_.text("head", frame.x - 36, frame.y - 40, "Score against upper bound");
+    double x = frame.x - 36;
+    chip(svg_, "winner", x, frame.y - 17, "selected");
+    chip(svg_, "survivor", x, frame.y - 17, "scored, not selected");
+    chip(svg_, "rejected", x, frame.y - 17, "rejected by its bound, never scored");
+    svg_.text("note end", frame.right(), frame.y - 17, "stronger: more keys");
+    if (empty(frame, e_.points.empty(), "no row here was certified: every key was scored")) return;
+    plane_ranges(frame);
+
+    const double origin_kth = e_.single() ? e_.kth_scores[0] : 0;
+    const double threshold = e_.single() ? e_.thresholds[0] : -gap_.median;
+    svg_.begin_clip(frame.x, frame.y, frame.width, frame.height);
+    for (const double tick : nice_ticks(frame.y_first, frame.y_last, 6)) {
+      svg_.line("grid", frame.x, frame.py(tick), frame.right(), frame.py(tick));
+    }
+    if (std::isfinite(threshold)) {
+      svg_.rect("shade", frame.x, frame.py(threshold), frame.width, frame.bottom() - frame.py(threshold));
+    }
+    const double corner = std::min(frame.x_last, frame.y_last), start = std::max(frame.x_first, frame.y_first);
+    svg_.line("diagonal", frame.px(start), frame.py(start), frame.px(corner), frame.py(corner));
+    density(frame);
+    if (std::isfinite(threshold)) svg_.line("limit", frame.x, frame.py(threshold), frame.right(), frame.py(threshold));
+    if (std::isfinite(origin_kth)) {
+      // No key to the right of it lies below the threshold: the line ends where it stops meaning something.
+      svg_.line("limit dash", frame.px(origin_kth), frame.y, frame.px(origin_kth),
+                std::isfinite(threshold) ? frame.py(threshold) : frame.bottom());
+    }
+    svg_.end_clip();
+
+    if (std::isfinite(threshold)) {
+      const double y = std::clamp(frame.py(threshold) + 18, frame.y + 14, frame.bottom() - 8);
+      svg_.text("mark halo end", frame.right() - 8, y, "rejected below the threshold used");
+    }
+    if (std::isfinite(origin_kth)) {
+      const double at = frame.px(origin_kth);
+      const bool left = at > frame.x + 0.25 * frame.width;
+      svg_.text(left ? "mark halo end" : "mark halo", at + (left ? -7 : 7), frame.y + 16,
+                "K-th score: selected from here");
+    }
+    svg_.text("note end", frame.right() - 8, frame.bottom() - 12, "a bound is never below its score: no key down here");
+    for (const double tick : nice_ticks(frame.y_first, frame.y_last, 6)) {
+      svg_.text("tick end", frame.x - 7, frame.py(tick) + 4, number(tick));
+    }
+    const std::string_view relative = e_.single() ? "" : " minus the row's K-th score";
+    x_axis(svg_, frame, fmt::format("score{}", relative), 8);
+    svg_.text("axis mid", frame.x - 46, frame.y + frame.height / 2, fmt::format("upper bound{}", relative), -90);
+  }
+
+  /// Nearly all keys; the few outliers are drawn at the edge.
+  void plane_ranges(Frame& frame) const {
+    std::vector<double> scores, uppers;
+    for (const KeyPoint& point : e_.points) {
+      scores.push_back(point.score);
+      uppers.push_back(point.upper);
+    }
+    const auto range = [](std::vector<double>& values, double& first, double& last) {
+      std::sort(values.begin(), values.end());
+      first = values[values.size() / 1000];
+      last = values.back();
+      const double margin = last > first ? 0.03 * (last - first) : std::max(1.0, std::abs(last)) * 0.5;
+      first -= margin;
+      last += margin;
+    };
+    range(scores, frame.x_first, frame.x_last);
+    range(uppers, frame.y_first, frame.y_last);
+  }
+
+  void density(const Frame& frame) {
+    constexpr double kCell = 4;
+    const auto columns = static_cast<std::size_t>(frame.width / kCell),
+               rows = static_cast<std::size_t>(frame.height / kCell);
+    std::array<std::vector<int>, 3> counts;
+    for (auto& grid : counts) grid.resize(columns * rows);
+    int most = 1;
+    for (const KeyPoint& point : e_.points) {
+      const auto cell = [](double pixels, std::size_t cells) {
+        return static_cast<std::size_t>(std::clamp(pixels / kCell, 0.0, static_cast<double>(cells - 1)));
+      };
+      const std::size_t column = cell(frame.px(point.score) - frame.x, columns);
+      const std::size_t row = cell(frame.py(point.upper) - frame.y, rows);
+      most = std::max(most, ++counts[static_cast<std::size_t>(point.fate)][row * columns + column]);
+    }
+    constexpr int kLevels = 6;
+    for (std::size_t fate = 0; fate < 3; ++fate) {
+      std::array<std::string, kLevels> paths;
+      const auto level_of = [&](std::size_t at) {
+        const int count = counts[fate][at];
+        if (count == 0) return -1;
+        if (most == 1) return kLevels - 1;
+        return std::min(kLevels - 1, static_cast<int>(kLevels * std::log1p(count) / std::log1p(most)));
+      };
+      for (std::size_t row = 0; row < rows; ++row) {
+        for (std::size_t column = 0; column < columns;) {
+          const int level = level_of(row * columns + column);
+          std::size_t end = column + 1;
+          while (level >= 0 && end < columns && level_of(row * columns + end) == level) ++end;
+          if (level >= 0) {
+            paths[static_cast<std::size_t>(level)] += fmt::format(
+                "M{} {}h{}v{}h-{}z", coordinate(frame.x + kCell * static_cast<double>(column)),
+                coordinate(frame.y + kCell * static_cast<double>(row)), kCell * static_cast<double>(end - column),
+                kCell, kCell * static_cast<double>(end - column));
+          }
+          column = end;
+        }
+      }
+      static constexpr std::array<std::string_view, 3> kClasses{"rejected", "survivor", "winner"};
+      for (int level = 0; level < kLevels; ++level) {
+        svg_.path(kClasses[fate], paths[static_cast<std::size_t>(level)], 0.42 + 0.58 * level / (kLevels - 1));
+      }
+    }
+  }
+
+  /// Bars of a distribution; values past `last` fall into the last bar.
+  void bars(Frame& frame, const std::vector<double>& values, double first, double last, std::size_t bins) {
+    if (!(last > first)) {
+      const double margin = std::max(std::abs(first) * 0.5, 1e-6);
+      first -= margin;
+      last += margin;
+    }
+    std::vector<double> counts(bins);
+    for (const double value : values) {
+      const double place = (value - first) / (last - first) * static_cast<double>(bins);
+      if (!std::isnan(place))
+        counts[static_cast<std::size_t>(std::clamp(place, 0.0, static_cast<double>(bins - 1)))] += 1;
+    }
+    frame.x_first = first;
+    frame.x_last = last;
+    frame.y_last = std::max(1.0, *std::max_element(counts.begin(), counts.end())) * 1.08;
+    const double width = frame.width / static_cast<double>(bins);
+    std::string data;
+    for (std::size_t i = 0; i < bins; ++i) {
+      if (counts[i] == 0) continue;
+      // A bar that holds something is never invisible.
+      const double height = std::max(1.0, frame.bottom() - frame.py(counts[i]));
+      data += fmt::format("M{} {}h{}v{}h-{}z", coordinate(frame.x + width * static_cast<double>(i) + 0.5),
+                          coordinate(frame.bottom() - height), coordinate(width - 1), coordinate(height),
+                          coordinate(width - 1));
+    }
+    svg_.path("bars", data);
+  }
+
+  void median_mark(const Frame& frame, double value, const std::string& label) {
+    const double x = std::clamp(frame.px(value), frame.x, frame.right());
+    svg_.line("limit dash", x, frame.y - 2, x, frame.bottom());
+    const bool left = x > frame.x + 0.6 * frame.width;
+    svg_.text(left ? "mark end" : "mark", x + (left ? -7 : 7), frame.y + 9, label);
+  }
+
+  void slack_panel(Frame frame) {
+    svg_.text("head", frame.x, frame.y - 40, "Slack: upper bound minus score");
+    svg_.text("note", frame.x, frame.y - 19,
+              fmt::format("{} keys; more heads or better aggregates lower it",
+                          human_count(static_cast<double>(slack_.count))));
+    if (empty(frame, slack_.count == 0, "no bound")) return;
+    auto sorted = e_.slacks;
+    std::sort(sorted.begin(), sorted.end());
+    bars(frame, e_.slacks, 0, sorted[(sorted.size() - 1) * 999 / 1000], 64);
+    x_axis(svg_, frame, "slack (score units)", 6);
+    median_mark(frame, slack_.median, fmt::format("median {}", figure(slack_.median)));
+  }
+
+  void gap_panel(Frame frame) {
+    svg_.text("head", frame.x, frame.y - 40, "Tau gap: K-th score minus the threshold used");
+    svg_.text("note", frame.x, frame.y - 19,
+              fmt::format("{} rows of the call; better seeds lower it", human_count(static_cast<double>(gap_.count))));
+    if (empty(frame, gap_.count == 0, "no row of the call was certified")) return;
+    bars(frame, e_.gaps, 0, gap_.max, 48);
+    x_axis(svg_, frame, "tau gap (score units)", 6);
+    const double own = e_.single() ? e_.kth_scores[0] - e_.thresholds[0] : 0;
+    if (e_.single() && e_.call.selection.stats.row_reports[static_cast<std::size_t>(e_.rows[0])].path == Path::dosa &&
+        std::isfinite(own)) {
+      const double x = std::clamp(frame.px(own), frame.x, frame.right());
+      svg_.line("rowline", x, frame.y - 2, x, frame.bottom());
+      const bool left = x > frame.x + 0.6 * frame.width;
+      svg_.text(left ? "mark end" : "mark", x + (left ? -7 : 7), frame.y + 9, fmt::format("this row {}", figure(own)));
+    } else {
+      median_mark(frame, gap_.median, fmt::format("median {}", figure(gap_.median)));
+    }
+  }
+
+  void key_axis(Frame frame) {
+    svg_.text("head", frame.x - 36, frame.y - 24, "Where they lie");
+    svg_.text("note", frame.x + 106, frame.y - 24,
+              "share of the visible keys that is selected or scored, along the key axis");
+    double most = 0;
+    for (const auto& bin : e_.bins) {
+      if (bin.visible > 0) most = std::max(most, (bin.winners + bin.scored) / bin.visible);
+    }
+    if (empty(frame, !(most > 0), "no row here was certified")) return;
+    frame.x_last = static_cast<double>(std::max<std::int64_t>(e_.shape.keys, 1));
+    frame.y_last = most;
+    std::string winners, survivors, hidden;
+    const double width = frame.width / static_cast<double>(e_.bins.size());
+    for (std::size_t i = 0; i < e_.bins.size(); ++i) {
+      const auto& bin = e_.bins[i];
+      const double x = frame.x + width * static_cast<double>(i);
+      const auto bar = [&](std::string& data, double from, double to) {
+        if (!(to > from)) return;
+        data += fmt::format("M{} {}h{}V{}h-{}z", coordinate(x), coordinate(frame.py(to)), coordinate(width),
+                            coordinate(frame.py(from)), coordinate(width));
+      };
+      if (bin.visible == 0) {
+        hidden += fmt::format("M{} {}h{}v{}h-{}z", coordinate(x), coordinate(frame.y), coordinate(width),
+                              coordinate(frame.height), coordinate(width));
+        continue;
+      }
+      bar(winners, 0, bin.winners / bin.visible);
+      bar(survivors, bin.winners / bin.visible, (bin.winners + bin.scored) / bin.visible);
+    }
+    svg_.path("shade", hidden);
+    svg_.path("winner", winners);
+    svg_.path("survivor", survivors);
+    svg_.line("base", frame.x, frame.y, frame.x, frame.bottom());
+    svg_.text("tick end", frame.x - 7, frame.y + 9, fmt::format("{:.0f} %", 100 * most));
+    svg_.text("tick end", frame.x - 7, frame.bottom(), "0");
+    for (const double tick : nice_ticks(0, frame.x_last, 10)) {
+      svg_.line("base", frame.px(tick), frame.bottom(), frame.px(tick), frame.bottom() + 4);
+      svg_.text("tick mid", frame.px(tick), frame.bottom() + 19, human_count(tick));
+    }
+    svg_.line("base", frame.x, frame.bottom(), frame.right(), frame.bottom());
+    svg_.text("note end", frame.right(), frame.y - 24, "key index");
+  }
+
+  void work(Frame frame) {
+    const double total = e_.retained_dots + e_.aggregate_dots + e_.refinement_dots;
+    svg_.text("head", frame.x - 36, frame.y - 18, "Dot products");
+    if (empty(frame, !(e_.dense_dots > 0), "no key was visible")) return;
+    const double whole = std::max(total, e_.dense_dots);
+    double x = frame.x + 92;
+    chip(svg_, "heads", x, frame.y - 18, "retained heads, all keys");
+    chip(svg_, "aggregate", x, frame.y - 18, "aggregate rows, all keys");
+    chip(svg_, "survivor", x, frame.y - 18, "all heads, survivors and sample");
+    chip(svg_, "saved", x, frame.y - 18, "saved");
+    svg_.text("note end", frame.right(), frame.y - 18, fmt::format("dense = 1 = {:.3g} dot products", e_.dense_dots));
+    double at = frame.x;
+    const auto segment = [&](std::string_view cls, double dots, std::string_view ink) {
+      const double width = dots / whole * frame.width;
+      svg_.rect(cls, at, frame.y, width, frame.height);
+      if (width > 48) {
+        svg_.text(fmt::format("inbar {}", ink), at + width / 2, frame.y + frame.height / 2 + 5,
+                  fmt::format("{:.3f}", dots / e_.dense_dots));
+      } else if (dots > 0) {
+        svg_.text("tick mid", at + width / 2, frame.bottom() + 16, fmt::format("{:.3f}", dots / e_.dense_dots));
+      }
+      at += width;
+    };
+    segment("heads", e_.retained_dots, "");
+    segment("aggregate", e_.aggregate_dots, "dark");
+    segment("survivor", e_.refinement_dots, "dark");
+    segment("saved", e_.dense_dots - total, "dark quiet");
+    if (total > e_.dense_dots) {
+      const double dense = frame.x + e_.dense_dots / whole * frame.width;
+      svg_.line("limit", dense, frame.y - 5, dense, frame.bottom() + 5);
+    }
+  }
+
+  const Explanation& e_;
+  Quantiles slack_, gap_;
+  Svg svg_;
+};
+
+}  // namespace
+
+std::string explanation_svg(const Explanation& explanation) { return Picture(explanation).draw(); }
+
+}  // namespace dosa::app
