@@ -100,7 +100,7 @@ class Run {
   void run_block(std::int64_t first, std::int64_t count);
   void cut_tiles(std::int64_t count);
   void run_batch(std::size_t slot, std::int64_t batch, bool shared);
-  void run_tile(std::size_t slot, const Tile& tile, std::int64_t& seed_count, bool shared);
+  void run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed_count, bool shared);
   void find_mean(const Tile& tile, const KeySource& keys, float* mean) const;
   void finish_tile(std::size_t slot_number, std::span<RowWork> works, std::int64_t& seed_count, bool last_of_request);
   void count_row(const RowWork& work, Stats& counters);
