@@ -313,6 +313,7 @@ NB_MODULE(_core, module) {
              nb::arg("options"), nb::arg("indices").none(), nb::arg("lengths").none(), nb::arg("scores").none(),
              nb::arg("k").none(), nb::arg("block_table").none(), nb::arg("row_request").none());
   module.def("info", &info_words);
+  register_certificate(module);
   register_trace(module);
 }
 

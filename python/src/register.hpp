@@ -5,6 +5,7 @@
 
 namespace dosa::python {
 
+void register_certificate(nanobind::module_& module);
 void register_trace(nanobind::module_& module);
 
 }  // namespace dosa::python
