@@ -44,7 +44,7 @@ struct Keys {
   }
 };
 
-constexpr int kPanels = 8;
+constexpr int kPanels = 8, kForms = 16;
 
 /// kPanels panels against one form after another, as the backend does.
 void upper(benchmark::State& state, const Kernels* kernels, int rows, int aggregates, int head_dim, double peak) {
@@ -68,21 +68,21 @@ void upper(benchmark::State& state, const Kernels* kernels, int rows, int aggreg
   spec.coef = coef.data();
   std::vector<Memory> form_memory;
   std::vector<Form> forms;
-  for (int f = 0; f < 4; ++f) {
+  for (int f = 0; f < kForms; ++f) {
     form_memory.emplace_back(kernels->form_bytes(rows, head_dim));
     forms.push_back(kernels->make_form(spec, ScoreModel::f64, form_memory.back().data));
   }
   std::vector<float> out(static_cast<std::size_t>(keys_per_panel));
+  std::vector<ScreenItem> items;
+  for (const Form& form : forms) items.push_back({&form, nullptr, out.data()});
   for (auto _ : state) {
     for (const Panel& panel : panels) {
-      for (const Form& form : forms) {
-        kernels->upper(form, panel, out.data());
-        benchmark::ClobberMemory();
-      }
+      kernels->screen(items.data(), kForms, panel);
+      benchmark::ClobberMemory();
     }
   }
-  const double operations = 2.0 * rows * head_dim * keys_per_panel * kPanels * 4;
-  const double pairs = static_cast<double>(keys_per_panel) * kPanels * 4;
+  const double operations = 2.0 * rows * head_dim * keys_per_panel * kPanels * kForms;
+  const double pairs = static_cast<double>(keys_per_panel) * kPanels * kForms;
   state.counters["GFLOP/s"] = benchmark::Counter(operations * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
   state.counters["of_peak"] =
       benchmark::Counter(operations * 1e-9 / peak, benchmark::Counter::kIsIterationInvariantRate);

@@ -173,56 +173,99 @@ struct AmxKernels {
     Tiles::template store<3>(buffer + 48, keys * sizeof(float));
   }
 
-  static inline void sum_up(const Form& form, const Panel& panel, Sums& sums) {
-    const Blocks blocks = Blocks::of(form.relu_rows, form.aggregate_rows);
-    const auto* coefficients = reinterpret_cast<const float*>(form.data);
-    const std::byte* rows = form.data + coefficient_bytes(form.relu_rows);
-    const int chunks = form.head_dim / 32;
+  /// A block of rows whose dot products lie in a buffer and wait for their epilogue.
+  struct Pending {
+    const ScreenItem* item = nullptr;
+    Blocks blocks{};
+    int block = 0;
+    const float* buffer = nullptr;
+  };
+
+  static inline void start(const Form& form, Sums& sums) {
     for (int v = 0; v < 4; ++v) {
       sums.sum[v] = _mm512_setzero_ps();
       sums.aggregate[v] = _mm512_set1_ps(form.aggregate_floor);
     }
-    if (blocks.count == 0) return;
-    alignas(64) float buffer[2][most_rows * keys];
-    const typename Tiles::Scope scope(blocks.rows);
-    block_products(rows, blocks.rows, panel.data, chunks, buffer[0], [](int) {});
-    for (int b = 1; b < blocks.count; ++b) {
-      const float* before = buffer[(b - 1) & 1];
-      const int first = (b - 1) * blocks.rows;
-      const int share = (blocks.rows + chunks - 1) / chunks;
-      block_products(
-          rows + b * blocks.rows * form.head_dim * 2, blocks.rows, panel.data, chunks, buffer[b & 1], [&](int chunk) {
-            const int start = chunk * share;
-            const int left = blocks.rows - start;
-            if (left > 0) {
-              add_rows(form, coefficients, before + start * keys, first + start, left < share ? left : share, sums);
-            }
-          });
-    }
-    add_rows(form, coefficients, buffer[(blocks.count - 1) & 1], (blocks.count - 1) * blocks.rows, blocks.rows, sums);
   }
 
-  static void upper(const Form& form, const Panel& panel, float* upper) {
-    Sums sums;
-    sum_up(form, panel, sums);
-    __m512 allowance[4];
-    allowances<Lanes>(form, panel.features, keys, allowance);
-    for (int v = 0; v < 4; ++v) {
-      const __m512 t = _mm512_add_ps(_mm512_sub_ps(sums.sum[v], sums.aggregate[v]), allowance[v]);
-      _mm512_storeu_ps(upper + 16 * v, Scaled<Lanes>(form, _mm512_loadu_ps(panel.scale + 16 * v), t).up());
-    }
+  /// The share of the pending rows that runs under one chunk's products; share `shares` - 1 is the last.
+  static inline void advance(const Pending& pending, int share, int shares, Sums& sums) {
+    if (pending.item == nullptr) return;
+    const Form& form = *pending.item->form;
+    const int each = (pending.blocks.rows + shares - 1) / shares;
+    const int first = share * each;
+    const int left = pending.blocks.rows - first;
+    if (left <= 0) return;
+    add_rows(form, reinterpret_cast<const float*>(form.data), pending.buffer + first * keys,
+             pending.block * pending.blocks.rows + first, left < each ? left : each, sums);
   }
 
-  static void bounds(const Form& form, const Panel& panel, float* lower, float* upper) {
-    Sums sums;
-    sum_up(form, panel, sums);
+  static inline void finish(const ScreenItem& item, const Panel& panel, const Sums& sums) {
+    const Form& form = *item.form;
     __m512 allowance[4];
     allowances<Lanes>(form, panel.features, keys, allowance);
     for (int v = 0; v < 4; ++v) {
       const __m512 scale = _mm512_loadu_ps(panel.scale + 16 * v);
-      _mm512_storeu_ps(upper + 16 * v, Scaled<Lanes>(form, scale, _mm512_add_ps(sums.sum[v], allowance[v])).up());
-      _mm512_storeu_ps(lower + 16 * v, Scaled<Lanes>(form, scale, _mm512_sub_ps(sums.sum[v], allowance[v])).down());
+      if (item.lower == nullptr) {
+        const __m512 t = _mm512_add_ps(_mm512_sub_ps(sums.sum[v], sums.aggregate[v]), allowance[v]);
+        _mm512_storeu_ps(item.upper + 16 * v, Scaled<Lanes>(form, scale, t).up());
+      } else {
+        _mm512_storeu_ps(item.upper + 16 * v,
+                         Scaled<Lanes>(form, scale, _mm512_add_ps(sums.sum[v], allowance[v])).up());
+        _mm512_storeu_ps(item.lower + 16 * v,
+                         Scaled<Lanes>(form, scale, _mm512_sub_ps(sums.sum[v], allowance[v])).down());
+      }
     }
+  }
+
+  /// Rows in order of their block size, so that the tiles are configured once a size: a product takes as many cycles as
+  /// the first operand has rows, and a configuration as long as several products.
+  static void screen(const ScreenItem* items, int count, const Panel& panel) {
+    alignas(64) float buffer[2][most_rows * keys];
+    const int chunks = panel.head_dim / 32;
+    typename Tiles::Session session;
+    Pending pending;
+    Sums sums;
+    int turn = 0;
+    for (int rows = 0; rows <= most_rows; ++rows) {
+      for (int i = 0; i < count; ++i) {
+        const Form& form = *items[i].form;
+        const Blocks blocks = Blocks::of(form.relu_rows, form.aggregate_rows);
+        if (blocks.rows != rows) continue;
+        if (blocks.count == 0) {
+          Sums none;
+          start(form, none);
+          finish(items[i], panel, none);
+          continue;
+        }
+        session.use(rows);
+        const std::byte* data = form.data + coefficient_bytes(form.relu_rows);
+        for (int b = 0; b < blocks.count; ++b) {
+          block_products(data + b * rows * form.head_dim * 2, rows, panel.data, chunks, buffer[turn],
+                         [&](int chunk) { advance(pending, chunk, chunks, sums); });
+          if (b == 0) {
+            if (pending.item != nullptr) finish(*pending.item, panel, sums);
+            start(form, sums);
+          }
+          pending = {&items[i], blocks, b, buffer[turn]};
+          turn ^= 1;
+        }
+      }
+    }
+    if (pending.item != nullptr) {
+      advance(pending, 0, 1, sums);
+      finish(*pending.item, panel, sums);
+    }
+  }
+
+  static void upper(const Form& form, const Panel& panel, float* upper) {
+    const ScreenItem item{&form, nullptr, upper};
+    screen(&item, 1, panel);
+  }
+
+  static void bounds(const Form& form, const Panel& panel, float* lower, float* upper) {
+    const ScreenItem item{&form, lower, upper};
+    screen(&item, 1, panel);
   }
 
   static void dots(const Form& form, int wanted, const Panel& panel, float* dots) {
@@ -232,7 +275,8 @@ struct AmxKernels {
     const int last =
         wanted > form.relu_rows ? wanted + form.aggregate_rows : wanted;  // one past the stored rows needed
     alignas(64) float buffer[most_rows * keys];
-    const typename Tiles::Scope scope(blocks.rows);
+    typename Tiles::Session session;
+    session.use(blocks.rows);
     for (int b = 0; b * blocks.rows < last; ++b) {
       block_products(rows + b * blocks.rows * form.head_dim * 2, blocks.rows, panel.data, form.head_dim / 32, buffer,
                      [](int) {});

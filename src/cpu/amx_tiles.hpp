@@ -16,21 +16,32 @@ struct alignas(64) TileConfig {
 static_assert(sizeof(TileConfig) == 64);
 
 struct Tiles {
-  /// Configures the tiles for `rows` rows of the first operand and the accumulators, and gives them back at the end. A
-  /// configuration kept between calls would be cheaper, but nothing stops other code of the same thread from using
-  /// tiles in between, and tile data in use makes every context switch save 8 KiB.
-  struct Scope {
-    explicit Scope(int rows) {
+  /// Configures the tiles on demand and gives them back at the end. A configuration kept between calls would be
+  /// cheaper, but nothing stops other code of the same thread from using tiles in between, and tile data in use makes
+  /// every context switch save 8 KiB.
+  class Session {
+   public:
+    Session() = default;
+    ~Session() {
+      if (rows_ != 0) __asm__ volatile("tilerelease");
+    }
+    Session(const Session&) = delete;
+    Session& operator=(const Session&) = delete;
+
+    /// `rows` rows of the first operand (tile 4) and the accumulators (0-3); the second operand always has 16.
+    void use(int rows) {
+      if (rows == rows_) return;
       TileConfig config;
       for (int t = 0; t < 8; ++t) {
         config.row_bytes[t] = 64;
         config.rows[t] = static_cast<std::uint8_t>(t <= 4 ? rows : 16);
       }
       __asm__ volatile("ldtilecfg %0" ::"m"(config));
+      rows_ = rows;
     }
-    ~Scope() { __asm__ volatile("tilerelease"); }
-    Scope(const Scope&) = delete;
-    Scope& operator=(const Scope&) = delete;
+
+   private:
+    int rows_ = 0;
   };
 
   template <int tile>

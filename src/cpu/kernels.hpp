@@ -95,6 +95,13 @@ struct Costs {
   double key = 0.035;   ///< a screened key beside its rows: share of the pack, passes over its bounds
 };
 
+/// One row's part of a panel to be screened: lower null: upper() alone; else bounds().
+struct ScreenItem {
+  const Form* form;
+  float* lower;  ///< [panel_keys] or nullptr
+  float* upper;  ///< [panel_keys]
+};
+
 struct Kernels {
   Isa isa;
   int panel_keys;  ///< a multiple of 16, at most 64
@@ -114,6 +121,9 @@ struct Kernels {
   void (*upper)(const Form& form, const Panel& panel, float* upper);
   /// lower and upper [panel_keys]; aggregate_rows must be 0.
   void (*bounds)(const Form& form, const Panel& panel, float* lower, float* upper);
+  /// The same for many rows in one call: AMX configures its tiles once and hides each row's epilogue under the products
+  /// of the next.
+  void (*screen)(const ScreenItem* items, int count, const Panel& panel);
   /// dots[row * panel_keys + key] of the first `rows` rows of the form.
   void (*dots)(const Form& form, int rows, const Panel& panel, float* dots);
 

@@ -18,14 +18,16 @@ struct EmulatedTiles {
   };
   static inline thread_local State state{};
 
-  struct Scope {
-    explicit Scope(int rows) {
+  struct Session {
+    Session() = default;
+    ~Session() { state.rows = 0; }
+    Session(const Session&) = delete;
+    Session& operator=(const Session&) = delete;
+    void use(int rows) {
+      if (rows == state.rows) return;
       state = {};
       state.rows = rows;
     }
-    ~Scope() { state.rows = 0; }
-    Scope(const Scope&) = delete;
-    Scope& operator=(const Scope&) = delete;
   };
 
   static int rows_of(int tile) {
@@ -72,10 +74,23 @@ struct EmulatedTiles {
 
 using Table = AmxKernels<EmulatedTiles>;
 
-constexpr Kernels kKernels{Isa::amx,          Table::keys,          bf16_arithmetic,      Table::panel_bytes,
-                           Table::form_bytes, Table::make_panel,    pack_panel<Bf16Sink>, Table::make_form,
-                           Table::upper,      Table::bounds,        Table::dots,          avx512::model_bytes,
-                           avx512::model_row, avx512::model_scores, count_not_below_512,  compress_not_below_512};
+constexpr Kernels kKernels{Isa::amx,
+                           Table::keys,
+                           bf16_arithmetic,
+                           Table::panel_bytes,
+                           Table::form_bytes,
+                           Table::make_panel,
+                           pack_panel<Bf16Sink>,
+                           Table::make_form,
+                           Table::upper,
+                           Table::bounds,
+                           Table::screen,
+                           Table::dots,
+                           avx512::model_bytes,
+                           avx512::model_row,
+                           avx512::model_scores,
+                           count_not_below_512,
+                           compress_not_below_512};
 
 }  // namespace
 

@@ -317,6 +317,17 @@ struct PanelKernels {
     }
   }
 
+  static void screen(const ScreenItem* items, int count, const Panel& panel) {
+    for (int i = 0; i < count; ++i) {
+      const ScreenItem& item = items[i];
+      if (item.lower == nullptr) {
+        upper(*item.form, panel, item.upper);
+      } else {
+        bounds(*item.form, panel, item.lower, item.upper);
+      }
+    }
+  }
+
   static void dots(const Form& form, int wanted, const Panel& panel, float* dots) {
     const int rows = form.relu_rows + form.aggregate_rows;
     const Groups groups = Groups::of(rows, Lanes::rows);

@@ -7,14 +7,15 @@ namespace dosa::cpu {
 
 /// Six accumulators hide the latency of a tile product (52 cycles, one every 16).
 double peak::amx(long rounds) noexcept {
-  const Tiles::Scope scope(16);
+  Tiles::Session session;
+  session.use(16);
   alignas(64) static constexpr unsigned char kZeros[1024] = {};
   Tiles::zero<0>();
   Tiles::zero<1>();
   Tiles::zero<2>();
   Tiles::zero<3>();
   Tiles::zero<5>();
-  Tiles::zero<7>();
+  Tiles::zero<7>();  // 16 rows: any tile can accumulate
   Tiles::load<4>(kZeros, 64);
   Tiles::load<6>(kZeros, 64);
   for (long i = 0; i < rounds; ++i) {

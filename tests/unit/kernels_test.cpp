@@ -726,6 +726,44 @@ TEST_P(KernelsTest, NothingBehindTheLastKeyIsRead) {
   munmap(memory, 5 * page);
 }
 
+/// Many rows at once, of all sizes and both kinds, give the bits of one row at a time.
+TEST_P(KernelsTest, ScreeningManyRowsIsScreeningEach) {
+  Random random(12);
+  const auto stride = static_cast<std::size_t>(kernels.panel_keys);
+  for (int repeat = 0; repeat < 30; ++repeat) {
+    const int d = 32 * (1 + static_cast<int>(random() % 8));
+    const int count = 1 + static_cast<int>(random() % static_cast<unsigned>(kernels.panel_keys));
+    Keys keys(count, d);
+    fill(keys, random, false);
+    const Packed packed(kernels, keys.source(), nullptr, 0, count, {});
+    const int items = static_cast<int>(random() % 20);
+    std::vector<Made> forms;
+    forms.reserve(static_cast<std::size_t>(items));
+    std::vector<float> want(stride * 2 * static_cast<std::size_t>(items)), got(want.size());
+    std::vector<ScreenItem> list;
+    for (int i = 0; i < items; ++i) {
+      const int aggregates = static_cast<int>(random() % 5);
+      Rows rows(static_cast<int>(random() % 50), aggregates, d);
+      fill(rows, random, false);
+      forms.emplace_back(kernels, rows.spec(), ScoreModel::f64);
+      const bool both = aggregates == 0 && random() % 2 == 0;
+      const std::size_t at = stride * 2 * static_cast<std::size_t>(i);
+      if (both) {
+        kernels.bounds(forms.back().form, packed.panel, want.data() + at, want.data() + at + stride);
+      } else {
+        kernels.upper(forms.back().form, packed.panel, want.data() + at + stride);
+      }
+      list.push_back({&forms.back().form, both ? got.data() + at : nullptr, got.data() + at + stride});
+    }
+    kernels.screen(list.data(), items, packed.panel);
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      if (i % stride < static_cast<std::size_t>(count)) {
+        ASSERT_EQ(std::memcmp(&got[i], &want[i], sizeof(float)), 0);
+      }
+    }
+  }
+}
+
 TEST_P(KernelsTest, ThresholdsKeepWhatIsNotBelow) {
   Random random(11);
   const float special[] = {0.0F, -0.0F, kNan, kInfinity, -kInfinity, 1.0F, std::nextafter(1.0F, 0.0F), -1.0F};
