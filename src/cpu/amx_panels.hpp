@@ -13,7 +13,7 @@
 #include "cpu/panel_kernels.hpp"
 
 namespace dosa::cpu {
-namespace {
+namespace {  // NOLINT(cert-dcl59-cpp,google-build-namespaces): one copy a file, see panel_kernels.hpp
 
 struct Lanes512x4 : Lanes512 {
   static constexpr int vectors = 4, panel_keys = 64;
@@ -258,6 +258,7 @@ struct AmxKernels {
     }
   }
 
+  // NOLINTBEGIN(readability-non-const-parameter): written through the item
   static void upper(const Form& form, const Panel& panel, float* upper) {
     const ScreenItem item{&form, nullptr, upper};
     screen(&item, 1, panel);
@@ -267,6 +268,7 @@ struct AmxKernels {
     const ScreenItem item{&form, lower, upper};
     screen(&item, 1, panel);
   }
+  // NOLINTEND(readability-non-const-parameter)
 
   static void dots(const Form& form, int wanted, const Panel& panel, float* dots) {
     const Blocks blocks = Blocks::of(form.relu_rows, form.aggregate_rows);

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 namespace dosa::cpu {
-namespace {
+namespace {  // NOLINT(cert-dcl59-cpp,google-build-namespaces): one copy a file, see panel_kernels.hpp
 
 /// Palette 1: 8 tiles of up to 16 rows of 64 bytes.
 struct alignas(64) TileConfig {

@@ -269,7 +269,7 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
       const std::int64_t first = tile.keys.first + p * kernels.panel_keys;
       const auto count = static_cast<int>(std::min<std::int64_t>(kernels.panel_keys, tile.keys.last - first));
       kernels.pack(context.keys, nullptr, first, count, context.pack, thread.panel);
-      for (RowWork& work : works) screen_panel(context, thread.panel, first, work);
+      screen_panel(context, thread.panel, first, works);
     }
   };
 

@@ -89,7 +89,7 @@ inline __m128i pack_lanes(const Lane* lane, int head_dim, const float* mean, flo
     transpose_bytes(row);
     __m256i most = _mm256_setzero_si256();
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) most = _mm256_max_epu8(most, _mm256_and_si256(row[i], _mm256_set1_epi8(0x7f)));
+    for (const __m256i& codes : row) most = _mm256_max_epu8(most, _mm256_and_si256(codes, _mm256_set1_epi8(0x7f)));
     const __m128i top = _mm_max_epu8(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
     largest = _mm_max_epu8(largest, top);
     if constexpr (with_model) {

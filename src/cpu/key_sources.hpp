@@ -6,9 +6,10 @@
 #include "contract/key_source.hpp"
 
 namespace dosa::cpu {
-namespace {
+namespace {  // NOLINT(cert-dcl59-cpp,google-build-namespaces): one copy a file, see panel_kernels.hpp
 
-alignas(64) constexpr std::uint8_t kNoCodes[256] = {};  // what lanes without a key read
+// What lanes without a key read.
+alignas(64) constexpr std::uint8_t kNoCodes[256] = {};  // NOLINT(misc-definitions-in-headers)
 
 struct Lane {
   const std::uint8_t* codes;

@@ -6,7 +6,7 @@
 #include "cpu/intrinsics.hpp"
 
 namespace dosa::cpu {
-namespace {
+namespace {  // NOLINT(cert-dcl59-cpp,google-build-namespaces): one copy a file, see panel_kernels.hpp
 
 struct Lanes512 {
   using Vector = __m512;

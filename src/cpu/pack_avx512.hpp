@@ -8,7 +8,7 @@
 #include "cpu/panel_kernels.hpp"
 
 namespace dosa::cpu {
-namespace {
+namespace {  // NOLINT(cert-dcl59-cpp,google-build-namespaces): one copy a file, see panel_kernels.hpp
 
 /// The root of a sum of n squares, upward and times 2^8 again. With u = 2^-24: each square's and each sum's rounding
 /// and, where the terms are differences, theirs (2 u on the square), leave computed >= exact * (1-u)^(n+3), so exact <=
@@ -37,7 +37,7 @@ inline __mmask16 pack_lanes(const Lane* lane, int head_dim, const float* mean, s
     transpose_bytes(row);
     __m512i most = _mm512_setzero_si512();
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) most = _mm512_max_epu8(most, _mm512_and_si512(row[i], _mm512_set1_epi8(0x7f)));
+    for (const __m512i& codes : row) most = _mm512_max_epu8(most, _mm512_and_si512(codes, _mm512_set1_epi8(0x7f)));
     for (int chunk = block; chunk < head_dim && chunk < block + 64; chunk += 32) {
       if constexpr (with_model) {
         float* at = features + (kModel + chunk / 16) * stride;

@@ -14,7 +14,7 @@
 #include "cpu/kernels.hpp"
 
 namespace dosa::cpu {
-namespace {
+namespace {  // NOLINT(cert-dcl59-cpp,google-build-namespaces): one copy a file, see the top
 
 inline constexpr float kRowFactor = 256.0F;  // exact; its inverse is the factor of the codes
 inline constexpr float kCodeFactor = 1.0F / 256.0F;

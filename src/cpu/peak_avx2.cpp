@@ -12,7 +12,7 @@ double peak::avx2(long rounds) noexcept {
   const __m256 a = _mm256_set1_ps(0.999F), b = _mm256_set1_ps(1e-4F);
   for (long i = 0; i < rounds; ++i) {
 #pragma GCC unroll 14
-    for (int j = 0; j < kSums; ++j) sum[j] = _mm256_fmadd_ps(sum[j], a, b);
+    for (auto& s : sum) s = _mm256_fmadd_ps(s, a, b);
   }
   for (__m256& s : sum) __asm__ volatile("" : "+m"(s));
   return static_cast<double>(rounds) * kSums * 8 * 2;

@@ -12,7 +12,7 @@ double peak::avx512(long rounds) noexcept {
   const __m512 a = _mm512_set1_ps(0.999F), b = _mm512_set1_ps(1e-4F);
   for (long i = 0; i < rounds; ++i) {
 #pragma GCC unroll 24
-    for (int j = 0; j < kSums; ++j) sum[j] = _mm512_fmadd_ps(sum[j], a, b);
+    for (auto& s : sum) s = _mm512_fmadd_ps(s, a, b);
   }
   for (__m512& s : sum) __asm__ volatile("" : "+m"(s));
   return static_cast<double>(rounds) * kSums * 16 * 2;

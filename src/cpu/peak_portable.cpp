@@ -11,7 +11,7 @@ double peak::portable(long rounds) noexcept {
     __asm__ volatile("" : "+m"(a));  // keeps the products inside the loop
     const Vector b = a;
 #pragma GCC unroll 12
-    for (int j = 0; j < kSums; ++j) sum[j] += b * sum[j];
+    for (Vector& s : sum) s += b * s;
   }
   for (Vector& s : sum) __asm__ volatile("" : "+m"(s));
   return static_cast<double>(rounds) * kSums * 4 * 2;

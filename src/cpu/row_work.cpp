@@ -1,6 +1,7 @@
 #include "cpu/row_work.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -238,7 +239,7 @@ void Worker::dense_over_window() {
   for (std::int64_t first = work_.row.free.first; first < work_.row.free.last; first += kernels_.panel_keys) {
     const auto block = static_cast<int>(std::min<std::int64_t>(kernels_.panel_keys, work_.row.free.last - first));
     kernels_.pack(tile_.keys, nullptr, first, block, tile_.pack, thread_.panel);
-    screen_panel(tile_, thread_.panel, first, work_);
+    screen_panel(tile_, thread_.panel, first, {&work_, 1});
   }
 }
 
@@ -409,15 +410,25 @@ std::atomic<RowObserver*> row_observer{nullptr};
 
 void prepare_row(const TileContext& tile, ThreadMemory& thread, RowWork& work) { Worker(tile, thread, work).prepare(); }
 
-void screen_panel(const TileContext& tile, const Panel& panel, std::int64_t panel_first, RowWork& work) {
-  if (panel_first >= work.row.free.last || panel_first + panel.count <= work.row.free.first) return;
+void screen_panel(const TileContext& tile, const Panel& panel, std::int64_t panel_first, std::span<RowWork> works) {
   const Kernels& kernels = *tile.layout->kernels;
   const std::int64_t at = panel_first - tile.first_key;
-  if (work.screen == Screen::dense) {
-    kernels.bounds(work.dense, panel, work.memory.lower + at, work.memory.upper + at);
-  } else if (work.screen == Screen::dosa) {
-    kernels.upper(work.dosa, panel, work.memory.upper + at);
+  std::array<ScreenItem, 32> items;
+  std::size_t count = 0;
+  const auto flush = [&] {
+    kernels.screen(items.data(), static_cast<int>(count), panel);
+    count = 0;
+  };
+  for (RowWork& work : works) {
+    if (panel_first >= work.row.free.last || panel_first + panel.count <= work.row.free.first) continue;
+    if (work.screen == Screen::dense) {
+      items[count++] = {&work.dense, work.memory.lower + at, work.memory.upper + at};
+    } else if (work.screen == Screen::dosa) {
+      items[count++] = {&work.dosa, nullptr, work.memory.upper + at};
+    }
+    if (count == items.size()) flush();
   }
+  flush();
 }
 
 void finish_row(const TileContext& tile, ThreadMemory& thread, bool scores_needed, RowWork& work) {

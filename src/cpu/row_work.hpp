@@ -39,8 +39,9 @@ struct RowWork {
 
 void prepare_row(const TileContext& tile, ThreadMemory& thread, RowWork& work);
 
-/// Bounds of the panel's keys into the row's slabs. `panel` holds keys panel_first .. panel_first + panel.count - 1.
-void screen_panel(const TileContext& tile, const Panel& panel, std::int64_t panel_first, RowWork& work);
+/// Bounds of the panel's keys into the slabs of the rows that see it. `panel` holds keys panel_first .. panel_first +
+/// panel.count - 1.
+void screen_panel(const TileContext& tile, const Panel& panel, std::int64_t panel_first, std::span<RowWork> works);
 
 /// Selects: work.memory.entries[0..work.selected), any order; scores are the model's bits where `scores_needed`.
 void finish_row(const TileContext& tile, ThreadMemory& thread, bool scores_needed, RowWork& work);

@@ -6,7 +6,7 @@
 #include "cpu/intrinsics.hpp"
 
 namespace dosa::cpu {
-namespace {
+namespace {  // NOLINT(cert-dcl59-cpp,google-build-namespaces): one copy a file, see panel_kernels.hpp
 
 inline __mmask16 not_below(const float* values, std::int64_t left, __m512 threshold) {
   const __mmask16 present =
