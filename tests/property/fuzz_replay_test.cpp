@@ -36,7 +36,7 @@ TEST_P(Replay, KeptInputs) {
 /// Changed, cut, lengthened and spliced seeds: what a fuzzer does first, the same on every machine.
 TEST_P(Replay, FixedStream) {
   const std::vector<Bytes> seeds = GetParam()->seeds();
-  workloads::Random random(2026);
+  workloads::Random random(2026 + test::test_seed());
   const auto any = [&](std::size_t count) {
     return static_cast<std::size_t>(random.below(static_cast<std::int64_t>(count)));
   };

@@ -34,7 +34,7 @@ TEST_P(Batches, RowsDoNotSeeEachOther) {
   size.keys = full_sizes() ? 30000 : 5000;  // above the window that the automatic path calls short
   const workloads::Workload workload = workloads::make(entry, size);
   const std::int64_t rows = workload.problem.q.shape[0];
-  workloads::Random random(71);
+  workloads::Random random(71 + test_seed());
   for (const ScoreModel model : {ScoreModel::f64, ScoreModel::sm90}) {
     const ScoreTable table(workload.problem, model);
     const auto check = [&](const std::vector<std::int64_t>& picked) {

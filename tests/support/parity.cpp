@@ -19,6 +19,11 @@ bool full_sizes() {
   return value != nullptr && std::string_view(value) == "1";
 }
 
+std::uint64_t test_seed() {
+  const char* value = std::getenv("DOSA_TEST_SEED");
+  return value == nullptr ? 0 : std::strtoull(value, nullptr, 10) * 0x9e3779b97f4a7c15ULL;
+}
+
 std::vector<Isa> runnable_isas() {
   std::vector<Isa> isas;
   for (const IsaInfo& isa : cpu::available_isas())
