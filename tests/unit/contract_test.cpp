@@ -226,7 +226,7 @@ TEST_P(Both, WorkspaceMayHoldAnythingAndLieAnywhere) {
   const Options asked = options(40);
   const Result wanted = expected(workload.problem, asked);
   for (const int fill : {0x00, 0xff, 0x7f, 0xcd}) {
-    for (const std::size_t offset : {0, 1, 3, 32, 63}) {
+    for (const std::size_t offset : {0U, 1U, 3U, 32U, 63U}) {
       for (const auto side : {GuardedBuffer::Side::begin, GuardedBuffer::Side::end}) {
         const Result found = run_guarded(workload.problem, asked, "workspace",
                                          {side, offset, static_cast<std::uint8_t>(fill), 5, nullptr});
