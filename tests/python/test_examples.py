@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import SOURCE
+
+
+def run(path, *words, cwd=None):
+    done = subprocess.run([sys.executable, str(path), *words], capture_output=True, text=True, cwd=cwd)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_random_arrays():
+    out = run(SOURCE / "examples" / "random_arrays.py")
+    assert "exact: 8 rows under score model f64: 8 exact" in out
+
+
+def test_from_trace():
+    assert "32 rows over 8192 keys: the same bytes" in run(SOURCE / "examples" / "from_trace.py")
+
+
+def test_sparse_attention():
+    assert "largest difference" in run(SOURCE / "examples" / "sparse_attention.py")
+
+
+def test_overhead_bench_runs(tmp_path):
+    import json
+
+    run(SOURCE / "bench" / "python_overhead.py", "--json", str(tmp_path / "o.json"))
+    found = json.loads((tmp_path / "o.json").read_text())
+    # The figures that docs/python.md promises.
+    assert found["microseconds"]["empty: plan.run, own workspace"] < 30
+    assert found["import_seconds"]["dosa"] < 0.2
+    assert found["installed_bytes"] < 5e6
+
+
+def blocks(name):
+    text = (SOURCE / "docs" / name).read_text()
+    return [code for kind, code in re.findall(r"^```(\w+)\n(.*?)^```", text, re.S | re.M) if kind == "python"]
+
+
+@pytest.mark.parametrize("number", range(len(blocks("python.md"))))
+def test_blocks_of_the_guide(number, tmp_path):
+    code = blocks("python.md")[number]
+    missing = [m for m in ("torch", "jax", "cupy") if f"import {m}" in code]
+    for module in missing:
+        pytest.importorskip(module)
+    if ".cuda()" in code:
+        pytest.skip("needs a CUDA device")
+    (tmp_path / "block.py").write_text(f"SOURCE = {str(SOURCE)!r}\n" + code)
+    run(tmp_path / "block.py", cwd=tmp_path)
