@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ._errors import InputTypeError
+from ._errors import InputTypeError, InternalError
 
 
 def framework(array: Any) -> str:
@@ -78,14 +78,29 @@ def finished(like: Any, array: Any) -> Any:
     return array
 
 
-def current_stream(array: Any) -> int | None:
-    """The stream that the framework would work on now; None where it names none."""
+def stream_of(array: Any, stream: int | None) -> int | None:
+    """The CUDA stream to work on: the one asked for, else the current one of a framework that the extension cannot ask.
+
+    None where the extension finds it (DLPack's exchange table) or the framework has none to tell (JAX).
+    """
+    if stream is not None:
+        return stream
     kind = framework(array)
-    if kind == "torch":
-        return int(sys.modules["torch"].cuda.current_stream(array.device).cuda_stream)
     if kind == "cupy":
         return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
+    if kind == "torch" and array.is_cuda and not hasattr(type(array), "__dlpack_c_exchange_api__"):
+        return int(sys.modules["torch"].cuda.current_stream(array.device).cuda_stream)
     return None
+
+
+def wait_for_default_stream() -> None:
+    """Waits for CUDA's legacy default stream: JAX computes on streams of its own, which know nothing of a call's."""
+    import ctypes
+
+    legacy = ctypes.c_void_p(1)
+    failed = ctypes.CDLL("libcuda.so.1").cuStreamSynchronize(legacy)
+    if failed:
+        raise InternalError(f"cuStreamSynchronize: CUDA error {failed}")
 
 
 def to_host(array: Any) -> Any:

@@ -107,7 +107,9 @@ class Plan:
 
         Without `workspace` one is allocated for this call. `row_reports=True` fills `stats.row_reports()`.
         """
-        ks, ke = _bounds(q, k, k_scale, block_table, ks, ke)
+        if self._core.on_device:
+            ks, ke = _bounds(q, k, k_scale, block_table, ks, ke)
+            stream = _interop.stream_of(q, stream)
         inputs = _core.Inputs(q, k, k_scale, weights, ks, ke, block_table, row_request, rows_per_request, stream)
         return self._run(inputs, q, out, workspace, carry, row_reports)
 
@@ -124,7 +126,9 @@ class Plan:
             if on_device and workspace is None:
                 workspace = _interop.empty(q, (core.workspace_bytes,), "uint8", True)
             stats = core.run(inputs, indices, lengths, scores, workspace, carry, reports)
-            if not on_device and _interop.framework(q) == "jax":
+            if _interop.framework(q) == "jax":
+                if on_device:
+                    _interop.wait_for_default_stream()
                 indices, lengths = _interop.finished(q, indices), _interop.finished(q, lengths)
                 scores = None if scores is None else _interop.finished(q, scores)
             return Selection(indices, lengths, scores, stats)
@@ -268,6 +272,7 @@ def select(
         is written. The GIL is released while the library works.
     """
     ks, ke = _bounds(q, k, k_scale, block_table, ks, ke)
+    stream = _interop.stream_of(q, stream)
     inputs = _core.Inputs(q, k, k_scale, weights, ks, ke, block_table, row_request, rows_per_request, stream)
     options = _core.options(
         top_k, model, backend, path, isa, order, index_base, always_first, always_last, return_scores, threads,
@@ -380,6 +385,7 @@ def scores(
     Arguments and errors as in dosa.select.
     """
     ks, ke = _bounds(q, k, k_scale, block_table, ks, ke)
+    stream = _interop.stream_of(q, stream)
     inputs = _core.Inputs(q, k, k_scale, weights, ks, ke, block_table, row_request, rows_per_request, stream)
     options = _core.options(
         1, model, backend, "auto", isa, "index", "absolute", 0, 0, False, threads, 0, None, inputs.on_device
@@ -389,6 +395,8 @@ def scores(
         return out
     made = _interop.empty(q, (inputs.rows, inputs.keys), "float32", inputs.on_device)
     inputs.scores(options, made)
+    if inputs.on_device and _interop.framework(q) == "jax":
+        _interop.wait_for_default_stream()
     return _interop.finished(q, made)
 
 

@@ -118,7 +118,8 @@ Array::Array(nb::handle object, const char* name, const nb::object& stream) : na
   std::string refusal;
   const bool on_device = nb::cast<int>(object.attr("__dlpack_device__")()[0]) != dlpack::kCpu;
   nb::dict keywords;
-  if (on_device && !stream.is_none()) keywords["stream"] = stream;
+  // CUDA's handle 0 is ambiguous to DLPack; 1 is its word for the same legacy default stream.
+  if (on_device && !stream.is_none()) keywords["stream"] = nb::cast<std::uintptr_t>(stream) == 0 ? nb::int_(1) : stream;
   keywords["max_version"] = nb::make_tuple(1, 1);
   for (int attempt = 0; attempt < 2 && !capsule.is_valid(); ++attempt) {
     try {

@@ -60,6 +60,7 @@ class BorrowedBytes {
     if (memory_ != nullptr) memory_->give_back();
   }
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
+  [[nodiscard]] Device device() const noexcept { return array_.device(); }
   [[nodiscard]] bool absent() const noexcept { return bytes_.data() == nullptr && memory_ == nullptr; }
 
  private:

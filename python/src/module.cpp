@@ -12,6 +12,9 @@
 #include "memory.hpp"
 #include "problem.hpp"
 #include "register.hpp"
+#if __has_include("dosa/cuda.hpp")
+#include "dosa/cuda.hpp"
+#endif
 
 namespace dosa::python {
 namespace {
@@ -64,23 +67,44 @@ Selection outputs(nb::handle indices, nb::handle lengths, nb::handle scores, con
   return selection;
 }
 
+/// Device tensors: queued on the stream, nothing read back, so the counters that a host run fills stay zero.
+void queue(const Plan& plan, const Inputs& inputs, const Selection& selection, const BorrowedBytes& workspace,
+           const BorrowedBytes& carry) {
+  if (workspace.absent() && plan.workspace_bytes() > 0)
+    throw Error(ErrorKind::bad_input,
+                fmt::format("workspace: found none, wanted uint8 [{}] on the device of q", plan.workspace_bytes()));
+  if (!workspace.absent() && !(workspace.device() == plan.shape().device))
+    throw Error(ErrorKind::bad_input, "workspace: lies on another device than the plan's");
+  if (!carry.absent()) throw Error(ErrorKind::usage, "carry: found one for tensors on a device, wanted None");
+#if __has_include("dosa/cuda.hpp")
+  void* const stream = inputs.stream_handle();
+  const nb::gil_scoped_release unlocked;
+  run_on_stream(plan, inputs.problem(), selection, workspace.bytes().data(), workspace.bytes().size(), stream);
+#else
+  (void)inputs;
+  (void)selection;
+  throw Error(ErrorKind::not_available, "tensors on a device: this build has no backend for them");
+#endif
+}
+
 RunStats run_plan(const Plan& plan, const Inputs& inputs, nb::handle indices, nb::handle lengths, nb::handle scores,
                   nb::handle workspace, nb::handle carry, bool reports) {
   std::array<Array, 3> arrays;
   const Selection selection = outputs(indices, lengths, scores, inputs.stream(), arrays);
   const BorrowedBytes lent(workspace, "workspace", inputs.stream());
   const BorrowedBytes kept(carry, "carry", inputs.stream());
-  const std::size_t wanted = plan.workspace_bytes();
-  std::optional<Memory> own;
-  if (lent.absent()) {
-    if (plan.shape().device.kind != DeviceKind::cpu)
-      throw Error(ErrorKind::bad_input,
-                  fmt::format("workspace: found none, wanted uint8 [{}] on the device of q", wanted));
-    own.emplace(static_cast<std::int64_t>(wanted));
-  }
   RunStats result;
   result.model = name(plan.options().model);
   result.backend = name(plan.options().backend);
+  if (plan.shape().device.kind != DeviceKind::cpu) {
+    result.stats.rows = plan.shape().rows;
+    queue(plan, inputs, selection, lent, kept);
+    return result;
+  }
+  if (!(lent.device() == Device{}) || !(kept.device() == Device{}))
+    throw Error(ErrorKind::bad_input, "workspace, carry: found memory of a device, wanted host memory like q's");
+  std::optional<Memory> own;
+  if (lent.absent()) own.emplace(static_cast<std::int64_t>(plan.workspace_bytes()));
   if (reports) result.stats.row_reports.resize(static_cast<std::size_t>(plan.shape().rows));
   {
     const nb::gil_scoped_release unlocked;
