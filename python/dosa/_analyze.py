@@ -15,7 +15,7 @@ import numpy
 from . import _core, trace
 from ._errors import BadInputError, UsageError
 from ._quantize import decode
-from ._select import plan_for, scores, select
+from ._select import Path, plan_for, scores, select
 
 BLOCK = 64
 BUDGETS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
@@ -196,8 +196,9 @@ def analyze(
     seconds: dict[str, float] = {}
     dots_done: dict[str, float] = {}
     reports: dict[str, Any] = {}
-    for word in ("dense", "dosa", "auto"):
-        plan = plan_for(*call.arrays, top_k=top_k, path=word)  # type: ignore[arg-type]
+    words: tuple[Path, ...] = ("dense", "dosa", "auto")
+    for word in words:
+        plan = plan_for(*call.arrays, top_k=top_k, path=word)
         workspace = plan.new_workspace()
         best = numpy.inf
         for _ in range(2):

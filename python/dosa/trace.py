@@ -10,8 +10,8 @@ import contextlib
 import os
 import pathlib
 import threading
-import time
 import warnings
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,8 +74,8 @@ def write(
     Arguments as in dosa.select, of any framework and device; keys must be contiguous. Raises dosa.IoError.
     """
     host = [to_host(array) for array in (q, k, k_scale, weights)]
-    bounds = [b if b is None or isinstance(b, int) else to_host(b) for b in (ks, ke)]
-    inputs = _core.Inputs(*host, *bounds, None, None, None, None)
+    first, last = (b if b is None or isinstance(b, int) else to_host(b) for b in (ks, ke))
+    inputs = _core.Inputs(host[0], host[1], host[2], host[3], first, last, None, None, None, None)
     _core.write_trace(pathlib.Path(path), inputs, dict(metadata or {}))
 
 
@@ -173,7 +173,7 @@ class Capture:
             self._calls[layer] = number + 1
         if number % self.every != 0:
             return None
-        host = {key: None if value is None else to_host(value) for key, value in arrays.items()}
+        host: dict[str, Any] = {key: None if value is None else to_host(value) for key, value in arrays.items()}
         unknown = set(host) - {"q", "k", "k_scale", "weights", "ks", "ke"}
         if unknown or any(host.get(key) is None for key in ("q", "k", "k_scale", "weights")):
             raise BadInputError(f"record: found {sorted(arrays)}, wanted q, k, k_scale, weights and perhaps ks, ke")
@@ -188,7 +188,7 @@ class Capture:
             metadata["layer"] = str(layer)
         weights = host["weights"]
         if self.sample is not None and total > self.sample:
-            random = numpy.random.default_rng((self._seed, number, -1 if layer is None else layer + 1) if layer is None or layer >= 0 else None)
+            random = numpy.random.default_rng([self._seed, number, zlib.crc32(str(layer).encode())])
             kept = numpy.sort(random.choice(total, self.sample, replace=False))
             q, weights, ks, ke = q[kept], weights[kept], ks[kept], ke[kept]
         label = self.name if layer is None else f"{self.name}_l{layer:02d}"

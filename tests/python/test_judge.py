@@ -4,12 +4,12 @@ import subprocess
 import sys
 
 import numpy as np
-import oracle
 import pytest
-from test_select import paged
 
 import dosa
+import oracle
 from dosa._safetensors import write_tensors
+from test_select import paged
 
 
 @pytest.fixture

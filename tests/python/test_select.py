@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import numpy as np
-import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dosa
+import oracle
 
 
 def same(selection: dosa.Selection, wanted) -> None:

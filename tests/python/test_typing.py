@@ -11,6 +11,7 @@ import sys
 import pytest
 
 import dosa
+from conftest import SOURCE
 
 pytest.importorskip("mypy")
 PACKAGE = pathlib.Path(dosa.__file__).parent
@@ -81,3 +82,8 @@ def test_users_type_check(tmp_path):
     (tmp_path / "wrong.py").write_text(USER.replace('"score"', '"sideways"').replace("model: str", "model: int"))
     done = mypy("mypy", "--strict", "--follow-imports=silent", "wrong.py", cwd=tmp_path)
     assert "sideways" in done.stdout and "int" in done.stdout and "Found 2 errors" in done.stdout
+
+
+def test_the_package_type_checks():
+    done = mypy("mypy", "--config-file", str(SOURCE / "pyproject.toml"), str(SOURCE / "python" / "dosa"))
+    assert done.returncode == 0, done.stdout
