@@ -243,7 +243,7 @@ void Worker::dense_over_window() {
   }
 }
 
-// tau from seeds alone: the K-th largest proven lower bound of at least K distinct visible keys (T8).
+// tau from seeds alone: the K-th largest proven lower bound of at least K distinct visible keys (T9).
 std::int64_t Worker::seeded_threshold(float& threshold) {
   const auto inside_first = std::lower_bound(tile_.seeds.begin(), tile_.seeds.end(), work_.row.free.first);
   const auto inside_last = std::lower_bound(inside_first, tile_.seeds.end(), work_.row.free.last);

@@ -252,6 +252,7 @@ TEST(CertificateModel, Sm90Constants) {
   for (const int dim : {32, 64, 128, 256}) {
     Case c = positives(random, 9, dim, ScoreModel::sm90);
     c.weights[3] *= -1;
+    for (int d = 0; d < 32; ++d) c.q[static_cast<std::size_t>(2 * dim + d)] = 0x01;  // a chunk of subnormal codes
     const DecodedRow row(c);
     const int chunks = dim / 32;
     // S8, one unknown at a time: the recursion is linear.
@@ -320,6 +321,8 @@ TEST(CertificateModel, OverflowGoesToTheModel) {
   Case c = positives(random, 9, 32, ScoreModel::sm90);
   c.dense = true;
   for (float& w : c.weights) w = 1e34F;
+  const DecodedRow row(c);
+  EXPECT_FALSE(certificate::model_error(ScoreModel::sm90, row.facts, row.values.data()).finite);
   EXPECT_TRUE(build(c, scalar_arithmetic(32)).finite == false);
   c.model = ScoreModel::f64;
   EXPECT_FALSE(build(c, scalar_arithmetic(32)).finite) << "F32 sums of the screen would overflow";
