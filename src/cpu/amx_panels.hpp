@@ -178,7 +178,6 @@ struct AmxKernels {
     const ScreenItem* item = nullptr;
     Blocks blocks{};
     int block = 0;
-    const float* buffer = nullptr;
   };
 
   static inline void start(const Form& form, Sums& sums) {
@@ -189,14 +188,14 @@ struct AmxKernels {
   }
 
   /// The share of the pending rows that runs under one chunk's products; share `shares` - 1 is the last.
-  static inline void advance(const Pending& pending, int share, int shares, Sums& sums) {
+  static inline void advance(const Pending& pending, const float* buffer, int share, int shares, Sums& sums) {
     if (pending.item == nullptr) return;
     const Form& form = *pending.item->form;
     const int each = (pending.blocks.rows + shares - 1) / shares;
     const int first = share * each;
     const int left = pending.blocks.rows - first;
     if (left <= 0) return;
-    add_rows(form, reinterpret_cast<const float*>(form.data), pending.buffer + first * keys,
+    add_rows(form, reinterpret_cast<const float*>(form.data), buffer + first * keys,
              pending.block * pending.blocks.rows + first, left < each ? left : each, sums);
   }
 
@@ -221,12 +220,11 @@ struct AmxKernels {
   /// Rows in order of their block size, so that the tiles are configured once a size: a product takes as many cycles as
   /// the first operand has rows, and a configuration as long as several products.
   static void screen(const ScreenItem* items, int count, const Panel& panel) {
-    alignas(64) float buffer[2][most_rows * keys];
+    alignas(64) float buffer[most_rows * keys];  // one is enough: it is read under the products and written after them
     const int chunks = panel.head_dim / 32;
     typename Tiles::Session session;
     Pending pending;
     Sums sums;
-    int turn = 0;
     for (int rows = 0; rows <= most_rows; ++rows) {
       for (int i = 0; i < count; ++i) {
         const Form& form = *items[i].form;
@@ -241,19 +239,18 @@ struct AmxKernels {
         session.use(rows);
         const std::byte* data = form.data + coefficient_bytes(form.relu_rows);
         for (int b = 0; b < blocks.count; ++b) {
-          block_products(data + b * rows * form.head_dim * 2, rows, panel.data, chunks, buffer[turn],
-                         [&](int chunk) { advance(pending, chunk, chunks, sums); });
+          block_products(data + b * rows * form.head_dim * 2, rows, panel.data, chunks, buffer,
+                         [&](int chunk) { advance(pending, buffer, chunk, chunks, sums); });
           if (b == 0) {
             if (pending.item != nullptr) finish(*pending.item, panel, sums);
             start(form, sums);
           }
-          pending = {&items[i], blocks, b, buffer[turn]};
-          turn ^= 1;
+          pending = {&items[i], blocks, b};
         }
       }
     }
     if (pending.item != nullptr) {
-      advance(pending, 0, 1, sums);
+      advance(pending, buffer, 0, 1, sums);
       finish(*pending.item, panel, sums);
     }
   }

@@ -178,8 +178,9 @@ std::vector<const Kernels*> tables() {
   return found;
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, KernelsTest, testing::ValuesIn(tables()),
-                         [](const auto& instance) { return std::string(name(instance.param->isa)); });
+INSTANTIATE_TEST_SUITE_P(Isa, KernelsTest, testing::ValuesIn(tables()), [](const auto& instance) {
+  return std::string(name(instance.param->isa)) + (instance.param == amx_emulated_kernels() ? "_emulated" : "");
+});
 
 TEST_P(KernelsTest, PanelSizeIsWhatTheInterfacePromises) {
   EXPECT_EQ(kernels.panel_keys % 16, 0);
@@ -450,6 +451,20 @@ TEST_P(KernelsTest, FeaturesAreUpperBoundsAndTight) {
           }
         }
       }
+    }
+  }
+}
+
+TEST_P(KernelsTest, DistancesFromATinyMeanDoNotVanish) {
+  for (const float m : {0x1p-149F, 0x1p-126F, 0x1p-100F, 0x1p-70F}) {
+    for (int d = 32; d <= 256; d += 32) {
+      Keys keys(1, d);
+      keys.scales[0] = 1.0F;
+      const std::vector<float> mean(static_cast<std::size_t>(d), m);
+      const Packed packed(kernels, keys.source(), nullptr, 0, 1, {ScoreModel::f64, mean.data()});
+      const auto centred = static_cast<double>(packed.panel.features[kCentred * kernels.panel_keys]);
+      EXPECT_GE(centred * centred, d * static_cast<double>(m) * static_cast<double>(m));
+      EXPECT_LE(centred, std::sqrt(d) * static_cast<double>(m) * (1 + 1e-5) + 0x1p-63);
     }
   }
 }
