@@ -32,11 +32,13 @@ class KeySource {
         table_stride_(keys.block_table.strides[1]),
         page_shift_(std::countr_zero(static_cast<std::uint32_t>(keys.page_size))) {}
 
-  [[nodiscard]] std::int32_t head_dim() const noexcept { return head_dim_; }
+  // Always inlined: files compiled for one instruction set call these, and a copy with wide instructions that the
+  // linker picked for everybody would not run on every processor.
+  [[nodiscard]] [[gnu::always_inline]] std::int32_t head_dim() const noexcept { return head_dim_; }
   [[nodiscard]] bool paged() const noexcept { return table_ != nullptr; }
 
   /// Reads the block table only for the page of key i.
-  [[nodiscard]] KeyAddress locate(std::int64_t i) const noexcept {
+  [[nodiscard]] [[gnu::always_inline]] KeyAddress locate(std::int64_t i) const noexcept {
     if (table_ == nullptr) return {codes_ + i * stride_, scales_ + i * scale_stride_};
     const std::int64_t page = table_[(i >> page_shift_) * table_stride_];
     if (page < 0 || page >= pages_) return {nullptr, nullptr};
