@@ -19,34 +19,28 @@ struct Lanes512x4 : Lanes512 {
   static constexpr int vectors = 4, panel_keys = 64;
 };
 
+/// bf16 in the upper halves of 16 F32 bit patterns, round to nearest even; infinities stay, NaN becomes a quiet NaN.
+inline __m512i bf16_of(__m512 x) {
+  const __m512i bits = _mm512_castps_si512(x);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+  return _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q),
+                                 _mm512_and_si512(rounded, _mm512_set1_epi32(-65536)), _mm512_set1_epi32(0x7fc00000));
+}
+
+/// Dimensions d (low halves) and d + 16 (high halves) side by side.
+inline __m512i pairs_of(__m512i low, __m512i high) { return _mm512_or_si512(_mm512_srli_epi32(low, 16), high); }
+
 struct Bf16Sink {
   static constexpr int panel_keys = 64;
   static void store(std::byte* data, int group, int d, __m512 low, __m512 high) {
     // E4M3 values have 4 significant bits: the upper half of the F32 is the bf16, exactly.
-    const __m512i pair = _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(low), 16),
-                                         _mm512_and_si512(_mm512_castps_si512(high), _mm512_set1_epi32(-65536)));
+    const __m512i upper_half = _mm512_set1_epi32(-65536);
+    const __m512i pair = pairs_of(_mm512_and_si512(_mm512_castps_si512(low), upper_half),
+                                  _mm512_and_si512(_mm512_castps_si512(high), upper_half));
     _mm512_store_si512(data + d / 32 * 4096 + group * 1024 + d % 32 * 64, pair);
   }
 };
-
-inline std::uint32_t bits_of(float x) {
-  std::uint32_t bits = 0;
-  __builtin_memcpy(&bits, &x, sizeof bits);
-  return bits;
-}
-
-inline float float_of(std::uint32_t bits) {
-  float x = 0;
-  __builtin_memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
-/// Round to nearest even; infinities stay, NaN becomes a quiet NaN.
-inline std::uint16_t bf16_of(float x) {
-  const std::uint32_t bits = bits_of(x);
-  if ((bits & 0x7fffffffU) > 0x7f800000U) return 0x7fc0;
-  return static_cast<std::uint16_t>((bits + 0x7fffU + (bits >> 16 & 1U)) >> 16);
-}
 
 /// TDPBF16PS multiplies exactly (8 by 8 significant bits) and adds in an order and with roundings that Intel leaves
 /// open: any tree of at most D additions, each off by at most 2^-23 of its result, is within D 2^-23 (1 + 2^-14) of the
@@ -94,21 +88,21 @@ struct AmxKernels {
     const Blocks blocks = Blocks::of(spec.relu_rows, spec.aggregate_rows);
     auto* coefficients = reinterpret_cast<float*>(memory);
     for (int j = 0; j < spec.relu_rows; ++j) coefficients[j] = spec.coef[j];
-    auto* out = reinterpret_cast<std::uint16_t*>(memory + coefficient_bytes(spec.relu_rows));
+    std::byte* out = memory + coefficient_bytes(spec.relu_rows);
     const int split = spec.relu_rows + spec.aggregate_rows;
+    const __m512 factor = _mm512_set1_ps(kRowFactor);
     for (int j = 0; j < blocks.count * blocks.rows; ++j) {
-      std::uint16_t* block = out + j / blocks.rows * blocks.rows * spec.head_dim;
+      std::byte* block = out + j / blocks.rows * blocks.rows * spec.head_dim * 2 + j % blocks.rows * 64;
       const bool low = j >= split;
       const float* row = j < blocks.stored ? spec.rows + (low ? j - spec.aggregate_rows : j) * spec.head_dim : nullptr;
-      for (int d = 0; d < spec.head_dim; ++d) {
-        std::uint16_t value = 0;
-        if (row != nullptr) {
-          const float x = row[d] * kRowFactor;
-          value = bf16_of(x);
-          if (low) value = bf16_of(x - float_of(static_cast<std::uint32_t>(value) << 16));
-        }
-        const int chunk = d / 32, in_chunk = d % 32;
-        block[(chunk * blocks.rows + j % blocks.rows) * 32 + in_chunk % 16 * 2 + in_chunk / 16] = value;
+      const auto stored = [&](const float* from) {
+        const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(from), factor);
+        const __m512i high = bf16_of(x);
+        return low ? bf16_of(_mm512_sub_ps(x, _mm512_castsi512_ps(high))) : high;
+      };
+      for (int d = 0; d < spec.head_dim; d += 32) {
+        const __m512i pair = row == nullptr ? _mm512_setzero_si512() : pairs_of(stored(row + d), stored(row + d + 16));
+        _mm512_storeu_si512(block + d * blocks.rows * 2, pair);
       }
     }
     return form;

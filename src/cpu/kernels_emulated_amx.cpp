@@ -34,6 +34,16 @@ struct EmulatedTiles {
     if (state.rows < 1 || state.rows > 16) __builtin_trap();  // as the processor would
     return tile <= 4 ? state.rows : 16;
   }
+  static std::uint32_t bits_of(float x) {
+    std::uint32_t bits = 0;
+    __builtin_memcpy(&bits, &x, sizeof bits);
+    return bits;
+  }
+  static float float_of(std::uint32_t bits) {
+    float x = 0;
+    __builtin_memcpy(&x, &bits, sizeof x);
+    return x;
+  }
   static float flushed(float x) { return __builtin_fabsf(x) < 0x1p-126F ? 0.0F : x; }
   static float member(std::uint32_t pair, bool odd) { return flushed(float_of(odd ? pair & 0xffff0000U : pair << 16)); }
 
