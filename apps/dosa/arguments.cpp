@@ -1,11 +1,14 @@
 #include "arguments.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <charconv>
+#include <filesystem>
 #include <map>
 
 #include "dosa/types.hpp"
+#include "trace/output_file.hpp"
 
 namespace dosa::app {
 namespace {
@@ -177,9 +180,25 @@ void add_json(CLI::App& command, JsonOutput& output) {
       ->type_name("FILE");
 }
 
-void check_outputs(std::string_view out, std::string_view json) {
-  if (!out.empty() && out == json) {
+void check_outputs(const std::string& in, const std::string& out, const JsonOutput& json) {
+  std::error_code ignored;
+  for (const std::string& path : {out, json.on_stdout() ? std::string() : json.path}) {
+    if (path.empty()) continue;
+    if (!in.empty() && (path == in || std::filesystem::equivalent(path, in, ignored))) {
+      throw Error(ErrorKind::usage, fmt::format("found {} as input and output, wanted another output", path));
+    }
+    OutputFile::check_writable(path);
+  }
+  if (!out.empty() && out == json.path) {
     throw Error(ErrorKind::usage, fmt::format("found {} twice, wanted different files for the two outputs", out));
+  }
+}
+
+void check_memory(double bytes, std::string_view what) {
+  const double memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGE_SIZE));
+  if (bytes > memory) {
+    throw Error(ErrorKind::usage, fmt::format("{} would take {}, this machine has {}; --rows takes a part of the rows",
+                                              what, human_bytes(bytes), human_bytes(memory)));
   }
 }
 

@@ -40,7 +40,12 @@ struct EngineArguments {
 /// --json FILE.
 void add_json(CLI::App& command, JsonOutput& output);
 
-/// Throws Error{usage} where two outputs of one command name the same file.
-void check_outputs(std::string_view out, std::string_view json);
+/// Asked before the work: throws Error{usage} where an output would replace the input or both outputs are one file, and
+/// Error{io} where one could not be written. Empty paths are outputs nobody asked for.
+void check_outputs(const std::string& in, const std::string& out, const JsonOutput& json);
+
+/// Throws Error{usage} where results of that size cannot fit this machine's memory: an allocation of that size may
+/// succeed and end in the process being killed.
+void check_memory(double bytes, std::string_view what);
 
 }  // namespace dosa::app

@@ -43,6 +43,7 @@ struct Candidate {
     options = decided.options();
     why = decided.why();
     workspace_bytes = decided.workspace_bytes();
+    check_memory(4.0 * static_cast<double>(decided.shape().rows) * static_cast<double>(options.top_k), "results");
     workspace.resize(workspace_bytes);
     result.rows = decided.shape().rows;
     result.top_k = options.top_k;
@@ -213,6 +214,7 @@ InputResult bench_input(const BenchArguments& arguments, const std::string& path
 }
 
 void run_bench(BenchArguments& arguments) {
+  check_outputs("", "", arguments.json);
   if (arguments.repeat < 1) throw Error(ErrorKind::usage, "--repeat: wanted at least 1");
   if (arguments.paths.empty()) arguments.paths = {"dense", "dosa", "auto"};
   const Info machine = info();

@@ -1,5 +1,6 @@
 #include "call.hpp"
 
+#include <fmt/format.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
@@ -7,6 +8,7 @@
 #include <chrono>
 #include <memory>
 
+#include "arguments.hpp"
 #include "console.hpp"
 
 namespace dosa::app {
@@ -33,6 +35,8 @@ void add(Stats& total, const Stats& part) {
 }
 
 OwnedSelection allocate(std::int64_t rows, const Options& options) {
+  const double slots_wanted = static_cast<double>(rows) * static_cast<double>(options.top_k);
+  check_memory(slots_wanted * (options.scores ? 8 : 4), fmt::format("results of [{},{}]", rows, options.top_k));
   OwnedSelection selection;
   selection.rows = rows;
   selection.top_k = options.top_k;

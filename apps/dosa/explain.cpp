@@ -149,13 +149,12 @@ void describe_rows(const Explanation& e, Table& table, Json& json) {
 }
 
 void run_explain(const ExplainArguments& arguments) {
-  check_outputs(arguments.svg, arguments.json.path);
+  check_outputs(arguments.trace.path, arguments.svg, arguments.json);
   const Trace trace = arguments.trace.open();
   const std::int64_t available = trace.problem().q.shape[0];
   if (arguments.row < -1 || arguments.row >= available) {
     throw Error(ErrorKind::usage, fmt::format("--row: found {}, wanted 0 <= T < {}", arguments.row, available));
   }
-  if (!arguments.svg.empty()) OutputFile probe(arguments.svg);
   Options options = arguments.engine.options;
   options.backend = Backend::cpu;
   options.scores = true;  // the K-th score of every row is part of its report only then

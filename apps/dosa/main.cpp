@@ -1,7 +1,6 @@
 // dosa: the command line.
 #include <fmt/format.h>
 
-#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -54,8 +53,6 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // A reader that goes away (`dosa info | head -1`) must not look like a crash of ours, and /dev/full like a success.
-  std::signal(SIGPIPE, SIG_IGN);
   int status = kFailure;
   try {
     status = run(argc, argv);
@@ -66,6 +63,6 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     return fail(kFailure, error.what());
   }
-  if (std::fflush(stdout) != 0 && errno != EPIPE) return fail(kFailure, "cannot write to standard output");
+  if (std::fflush(stdout) != 0) return fail(kFailure, "cannot write to standard output");
   return status;
 }

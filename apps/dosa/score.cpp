@@ -23,7 +23,7 @@ struct ScoreArguments {
 };
 
 void run_score(const ScoreArguments& arguments) {
-  check_outputs(arguments.out, arguments.json.path);
+  check_outputs(arguments.trace.path, arguments.out, arguments.json);
   const Trace trace = arguments.trace.open();
   const Shape shape = shape_of(trace.problem());
   const double bytes = 4.0 * static_cast<double>(shape.rows) * static_cast<double>(shape.keys);

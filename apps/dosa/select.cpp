@@ -8,7 +8,6 @@
 #include "explanation.hpp"
 #include "report.hpp"
 #include "result_file.hpp"
-#include "trace/output_file.hpp"
 
 namespace dosa::app {
 namespace {
@@ -21,11 +20,8 @@ struct SelectArguments {
 };
 
 void run_select(const SelectArguments& arguments) {
-  check_outputs(arguments.out, arguments.json.path);
+  check_outputs(arguments.trace.path, arguments.out, arguments.json);
   const Trace trace = arguments.trace.open();
-  // Asked before the work: a file that cannot be written should cost nothing.
-  if (!arguments.out.empty()) OutputFile probe(arguments.out);
-  if (!arguments.json.path.empty() && !arguments.json.on_stdout()) OutputFile probe(arguments.json.path);
   // Slack needs a row's scores: a few rows tell, after their time was taken.
   const auto looked_at = spread_rows(trace.problem().q.shape[0], 4);
   const Explanation explanation =

@@ -61,7 +61,7 @@ void run_synth(const SynthArguments& arguments) {
   if (arguments.list) return list_kinds(arguments.json);
   if (arguments.kind.empty()) throw Error(ErrorKind::usage, "synth: found no KIND, wanted one (dosa synth --list)");
   if (arguments.out.empty()) throw Error(ErrorKind::usage, "synth: found no --out, wanted the file to write");
-  check_outputs(arguments.out, arguments.json.path);
+  check_outputs("", arguments.out, arguments.json);
   const workloads::Entry& entry = workloads::find(arguments.kind);
   if (!entry.trace) {
     throw Error(ErrorKind::usage,

@@ -81,6 +81,7 @@ std::string describe(const Difference& difference, bool scores) {
 }
 
 ExitCode run_verify(const VerifyArguments& arguments) {
+  check_outputs(arguments.trace.path, "", arguments.json);
   const Trace trace = arguments.trace.open();
   Options options = arguments.engine.options;
   Table table("");

@@ -50,6 +50,14 @@ OutputFile::OutputFile(const std::filesystem::path& path) : asked_(path), target
   }
 }
 
+void OutputFile::check_writable(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const auto status = std::filesystem::status(path, ignored);
+  const bool special = std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
+                       !std::filesystem::is_directory(status);
+  if (!special) const OutputFile probe(path);
+}
+
 OutputFile::~OutputFile() {
   if (fd_ >= 0) ::close(fd_);
   if (!temporary_.empty()) ::unlink(temporary_.c_str());

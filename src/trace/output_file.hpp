@@ -18,6 +18,10 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
   ~OutputFile();  ///< without commit(): the temporary file is removed, the target is as it was
 
+  /// Throws Error{io} where a file of that name could not be written: asked before long work. Leaves nothing behind,
+  /// and does not open special files (a FIFO's reader would see an end).
+  static void check_writable(const std::filesystem::path& path);
+
   void write(std::span<const std::byte> bytes);  ///< throws Error{io}
   void write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
   void commit();  ///< throws Error{io}
