@@ -1,6 +1,7 @@
 #include "call.hpp"
 
 #include <fmt/format.h>
+#include <tbb/info.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
@@ -143,7 +144,7 @@ Call call_reference(const Problem& problem, const Options& options, int threads,
   const auto start = std::chrono::steady_clock::now();
   Progress shown(progress, shape.rows);
   const std::int64_t batch = rows_per_batch(with_rows(shape, shape.rows), whole.options()) * std::max(threads, 1);
-  tbb::task_arena arena(std::max(threads, 1));
+  tbb::task_arena arena(own_threads(threads));
   for (std::int64_t first = 0; first < shape.rows; first += batch) {
     const std::int64_t count = std::min(batch, shape.rows - first);
     const Plan decided = plan(with_rows(shape, 1), asked);
@@ -160,5 +161,7 @@ Call call_reference(const Problem& problem, const Options& options, int threads,
   call.selection.stats.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return call;
 }
+
+int own_threads(int asked) { return std::clamp(asked, 1, tbb::info::default_concurrency()); }
 
 }  // namespace dosa::app

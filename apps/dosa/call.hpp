@@ -34,4 +34,7 @@ struct Call {
 [[nodiscard]] Call call_reference(const Problem& problem, const Options& options, int threads,
                                   const std::string& progress);
 
+/// Threads that work of our own may take: TBB warns on standard error where an arena asks for more than there are.
+[[nodiscard]] int own_threads(int asked);
+
 }  // namespace dosa::app

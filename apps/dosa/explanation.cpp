@@ -118,7 +118,7 @@ Explanation explain_rows(const std::string& trace, const Problem& problem, const
   std::vector<double> gaps;
   const auto look = [&](const Call& call, std::int64_t first, std::int64_t count) {
     if (call.options.backend != Backend::cpu) return;
-    const auto threads = std::max<std::int64_t>(call.options.threads, 1);
+    const std::int64_t threads = own_threads(call.options.threads);
     tbb::task_arena arena(static_cast<int>(threads));
     std::vector<std::int64_t> wanted;
     for (std::int64_t t = first; t < first + count; ++t) {
