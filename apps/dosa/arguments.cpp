@@ -168,8 +168,9 @@ void EngineArguments::add_certificate(CLI::App& command) {
             }
           },
           "Switch pieces of the certificate off, to see what each is worth (the result stays the same): projection, "
-          "joint-residual, centred, aggregate, second-aggregate, seeds, best-first")
+          "joint-residual, centred, aggregate, second-aggregate, seeds, best-first, half-linear")
       ->delimiter(',')
+      ->allow_extra_args(false)  // or it would swallow the input behind it
       ->type_name("PIECES");
   command.add_flag("--absolute-form", ablation.absolute_form,
                    "Use the certificate's absolute-value form instead of the relu form");

@@ -262,6 +262,7 @@ void add_bench(CLI::App& app, ExitCode&) {
   arguments->engine.add_model(*command);
   command->add_option("--path", arguments->paths, "Paths to time, with commas. Default: dense,dosa,auto")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check([](const std::string& word) {
         try {
           (void)parse_path(word);

@@ -144,11 +144,17 @@ Run::Run(const PlanState& state, const Problem& problem, const Selection& select
   }
 }
 
+/// Threads beyond the processors are the caller's wish; TBB would warn on standard error and give fewer.
+std::optional<tbb::global_control> allow_threads(int threads) {
+  std::optional<tbb::global_control> more;
+  if (threads > tbb::info::default_concurrency())
+    more.emplace(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(threads));
+  return more;
+}
+
 void Run::execute() {
   if (state_.shape.rows == 0) return;
-  std::optional<tbb::global_control> more;  // threads beyond the processors are the caller's wish
-  if (state_.options.threads > tbb::info::default_concurrency())
-    more.emplace(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(state_.options.threads));
+  const std::optional<tbb::global_control> more = allow_threads(state_.options.threads);
   tbb::task_arena arena(state_.options.threads);
   arena.execute([&] {
     for (std::int64_t first = 0; first < state_.shape.rows; first += plan_.block_rows)
@@ -341,6 +347,7 @@ void scores_cpu(const PlanState& state, const Problem& problem, TensorView<float
   const Shape& shape = state.shape;
   const std::size_t row_bytes =
       kernels.model_bytes(state.options.model, static_cast<int>(shape.heads), static_cast<int>(shape.head_dim));
+  const std::optional<tbb::global_control> more = allow_threads(state.options.threads);
   tbb::task_arena arena(state.options.threads);
   arena.execute([&] {
     tbb::parallel_for(std::int64_t{0}, shape.rows, [&](std::int64_t t) {

@@ -144,7 +144,7 @@ class Select(Case):
 
     def test_ablation_changes_no_byte(self):
         wanted = self.select("--path", "dosa").read_bytes()
-        for piece in ("projection", "joint-residual", "centred", "aggregate", "second-aggregate", "seeds", "best-first",
+        for piece in ("projection", "joint-residual", "centred", "aggregate", "second-aggregate", "seeds", "best-first", "half-linear",
                       "projection,aggregate,seeds"):
             self.assertEqual(self.select("--path", "dosa", "--without", piece).read_bytes(), wanted, piece)
         self.assertEqual(self.select("--path", "dosa", "--absolute-form").read_bytes(), wanted)
@@ -476,6 +476,7 @@ class Bench(Case):
         self.assertEqual(both["isa"], "portable")
         self.assertEqual(len(both["inputs"]), 2)
         self.assertEqual(list(both["inputs"][0]["seconds"]), ["dense", "dosa"])
+        self.dosa("bench", "--top-k", 4, "--repeat", 1, "--rows", 0, "--without", "seeds", "--path", "dosa", SAMPLE)
         self.dosa("bench", SAMPLE, "--top-k", 4, "--path", "sparse", code=USAGE, says="sparse")
         self.dosa("bench", SAMPLE, "--top-k", 4, "--repeat", 0, code=USAGE, says="--repeat")
 
