@@ -58,7 +58,8 @@ void Parity::run_drawn(const Options& fixed, workloads::Random& random) {
   if (random.chance(0.4)) {
     Ablation& ablation = options.ablation;
     for (bool* piece : {&ablation.projection, &ablation.joint_residual, &ablation.centred, &ablation.aggregate,
-                        &ablation.second_aggregate, &ablation.half_linear, &ablation.absolute_form, &ablation.seeds, &ablation.best_first})
+                        &ablation.second_aggregate, &ablation.half_linear, &ablation.absolute_form, &ablation.seeds,
+                        &ablation.best_first})
       *piece = random.chance(0.6);
   }
 
