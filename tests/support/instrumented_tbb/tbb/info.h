@@ -1,0 +1,7 @@
+#pragma once
+
+#include "tbb/parallel_for.h"
+
+namespace tbb::info {
+inline int default_concurrency() { return instrumented::processors(); }
+}  // namespace tbb::info
