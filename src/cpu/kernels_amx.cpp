@@ -29,7 +29,9 @@ constexpr Kernels kKernels{Isa::amx,
                            avx512::model_row,
                            avx512::model_scores,
                            count_not_below_512,
-                           compress_not_below_512};
+                           compress_not_below_512,
+                           // Products are so cheap here that gathering a survivor costs several of them.
+                           Costs{.refine = 5, .key = 0.15}};
 
 }  // namespace
 
