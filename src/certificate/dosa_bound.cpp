@@ -197,12 +197,14 @@ Choice dosa_form(const RowInput& input, std::span<std::byte> scratch, float* row
   return assembly.choice;
 }
 
-bool may_profit(const ScoreRow& row, double winners) {
+bool may_profit(const ScoreRow& row, double winners, const cpu::Costs& costs) {
   int positives = 0;
   for (int h = 0; h < row.heads; ++h) positives += row.weights[h * row.weight_stride] > 0 ? 1 : 0;
-  // Fewer rows than positives minus eight never paid on any trace: the radius lets most keys survive.
-  const double rows = std::max(1, positives - 8) + (positives < row.heads ? 1 : 0);
-  return rows / row.heads + winners < 1;
+  // On every trace the best r kept three quarters of the positive heads or more, and a third more keys than the winners
+  // survived. The margin pays for the sample itself.
+  constexpr double kKeptPositives = 0.75, kSurvivorsPerWinner = 1.3, kWorthSampling = 0.85;
+  const double rows = std::max(1.0, kKeptPositives * positives) + (positives < row.heads ? 1 : 0);
+  return rows / row.heads + costs.refine * kSurvivorsPerWinner * winners + costs.key < kWorthSampling;
 }
 
 }  // namespace dosa::certificate

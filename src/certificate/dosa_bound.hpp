@@ -55,6 +55,6 @@ struct Choice {
                                cpu::FormSpec& spec);
 
 /// Cheap look before sampling: can any r beat dense for this row (positive heads, K / visible)?
-[[nodiscard]] bool may_profit(const ScoreRow& row, double winners);
+[[nodiscard]] bool may_profit(const ScoreRow& row, double winners, const cpu::Costs& costs = {});
 
 }  // namespace dosa::certificate

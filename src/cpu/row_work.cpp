@@ -169,7 +169,7 @@ void Worker::choose_path() {
   const double winners = static_cast<double>(work_.slots) / static_cast<double>(visible());
   if (options_.path == Path::automatic) {
     report.reason = visible() < kShortWindow ? RowReason::short_window : RowReason::no_gain;
-    if (visible() < kShortWindow || !certificate::may_profit(work_.row.score, winners)) return;
+    if (visible() < kShortWindow || !certificate::may_profit(work_.row.score, winners, kernels_.costs)) return;
   }
   const certificate::Choice choice = make_dosa();
   if (!choice.finite) {

@@ -396,7 +396,11 @@ TEST(CertificateModel, BitsThatLeaveTheRealSum) {
 TEST(CertificateChoice, CheapLook) {
   std::vector<float> weights(32, 1.0F);
   const ScoreRow row{nullptr, 0, weights.data(), 1, 32, 128};
-  EXPECT_TRUE(certificate::may_profit(row, 0.03)) << "a few omitted positive heads may pay";
+  EXPECT_FALSE(certificate::may_profit(row, 0.03)) << "no head to aggregate and few to omit";
+  for (int h = 0; h < 16; ++h) weights[static_cast<std::size_t>(2 * h)] = -1;
+  EXPECT_TRUE(certificate::may_profit(row, 0.03)) << "half of the heads aggregate";
+  EXPECT_FALSE(certificate::may_profit(row, 0.06, {.refine = 5, .key = 0.28})) << "gathering survivors costs too much";
+  EXPECT_TRUE(certificate::may_profit(row, 0.002, {.refine = 5, .key = 0.28})) << "few survivors";
   EXPECT_FALSE(certificate::may_profit(row, 0.9)) << "nearly every key wins";
 }
 
