@@ -18,7 +18,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr std::int64_t kShortWindow = 4096;
 // A certified row must promise a gain that survives the sample's noise: a wrong guess costs a second, dense pass.
 constexpr double kWorthwhile = 0.95;
-// Best first scores this many times K keys with the largest bounds; their K-th score is the threshold (T8).
+// Best first refines this many times K keys with the largest bounds; the K-th largest of their lower bounds is the
+// threshold (T9 a).
 constexpr double kBestFirst = 1.5;
 
 class Worker {
@@ -243,7 +244,7 @@ void Worker::dense_over_window() {
   }
 }
 
-// tau from seeds alone: the K-th largest proven lower bound of at least K distinct visible keys (T9).
+// tau from seeds alone: the K-th largest proven lower bound of at least K distinct visible keys (T9 a).
 std::int64_t Worker::seeded_threshold(float& threshold) {
   const auto inside_first = std::lower_bound(tile_.seeds.begin(), tile_.seeds.end(), work_.row.free.first);
   const auto inside_last = std::lower_bound(inside_first, tile_.seeds.end(), work_.row.free.last);
@@ -319,8 +320,8 @@ void Worker::score_under_model(const std::int32_t* keys, std::int64_t first, std
   work_.report.exact += count;
 }
 
-// T9: a candidate whose lower bound exceeds the (K+1)-th largest upper bound is selected; one whose upper bound is
-// below the K-th largest lower bound is not; the others are decided by their scores under the model.
+// T9 c, T10: a candidate whose lower bound exceeds the (K+1)-th largest upper bound is selected; one whose upper bound
+// is below the K-th largest lower bound is not; the others are decided by their scores under the model.
 void Worker::resolve(std::int64_t candidates, bool scores_needed) {
   std::int32_t* const list = work_.memory.list;
   Entry* const entries = work_.memory.entries;
