@@ -17,7 +17,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 // Below this a sample of 256 keys costs more than it can save.
 constexpr std::int64_t kShortWindow = 4096;
 // A certified row must promise a gain that survives the sample's noise: a wrong guess costs a second, dense pass.
-constexpr double kWorthwhile = 0.95;
+constexpr double kWorthwhile = 0.9;
 // Best first refines this many times K keys with the largest bounds; the K-th largest of their lower bounds is the
 // threshold (T9 a).
 constexpr double kBestFirst = 1.5;
