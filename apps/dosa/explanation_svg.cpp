@@ -12,7 +12,7 @@
 namespace dosa::app {
 namespace {
 
-constexpr double kWidth = 1200, kHeight = 900, kLeft = 40, kRight = 1160;
+constexpr double kWidth = 1200, kHeight = 900, kLeft = 40;
 
 // One hue a fate, the same in every panel; greys carry no meaning. Readers without a dark mode ignore the last rule.
 constexpr std::string_view kStyle = R"(
@@ -154,10 +154,9 @@ class Picture {
     chip(svg_, "rejected", x, frame.y - 17, "rejected by its bound, never scored");
     svg_.text("note end", frame.right(), frame.y - 17, "stronger: more keys");
     if (empty(frame, e_.points.empty(), "no row here was certified: every key was scored")) return;
-    plane_ranges(frame);
-
     const double origin_kth = e_.single() ? e_.kth_scores[0] : 0;
     const double threshold = e_.single() ? e_.thresholds[0] : -gap_.median;
+    plane_ranges(frame, origin_kth, threshold);
     svg_.begin_clip(frame.x, frame.y, frame.width, frame.height);
     for (const double tick : nice_ticks(frame.y_first, frame.y_last, 6)) {
       svg_.line("grid", frame.x, frame.py(tick), frame.right(), frame.py(tick));
@@ -176,8 +175,9 @@ class Picture {
     }
     svg_.end_clip();
 
-    if (std::isfinite(threshold)) {
-      const double y = std::clamp(frame.py(threshold) + 18, frame.y + 14, frame.bottom() - 8);
+    const double room = std::isfinite(threshold) ? frame.bottom() - frame.py(threshold) : frame.height;
+    if (std::isfinite(threshold) && room > 24) {
+      const double y = frame.py(threshold) + 18;
       svg_.text("mark halo end", frame.right() - 8, y, "rejected below the threshold used");
     }
     if (std::isfinite(origin_kth)) {
@@ -186,7 +186,10 @@ class Picture {
       svg_.text(left ? "mark halo end" : "mark halo", at + (left ? -7 : 7), frame.y + 16,
                 "K-th score: selected from here");
     }
-    svg_.text("note end", frame.right() - 8, frame.bottom() - 12, "a bound is never below its score: no key down here");
+    if (room > 48) {
+      svg_.text("note end", frame.right() - 8, frame.bottom() - 12,
+                "a bound is never below its score: no key down here");
+    }
     for (const double tick : nice_ticks(frame.y_first, frame.y_last, 6)) {
       svg_.text("tick end", frame.x - 7, frame.py(tick) + 4, number(tick));
     }
@@ -195,23 +198,27 @@ class Picture {
     svg_.text("axis mid", frame.x - 46, frame.y + frame.height / 2, fmt::format("upper bound{}", relative), -90);
   }
 
-  /// Nearly all keys; the few outliers are drawn at the edge.
-  void plane_ranges(Frame& frame) const {
+  /// Nearly all keys and both limits; the few outliers are drawn at the edge.
+  void plane_ranges(Frame& frame, double kth, double threshold) const {
     std::vector<double> scores, uppers;
     for (const KeyPoint& point : e_.points) {
       scores.push_back(point.score);
       uppers.push_back(point.upper);
     }
-    const auto range = [](std::vector<double>& values, double& first, double& last) {
+    const auto range = [](std::vector<double>& values, double limit, double& first, double& last) {
       std::sort(values.begin(), values.end());
       first = values[values.size() / 1000];
       last = values.back();
-      const double margin = last > first ? 0.03 * (last - first) : std::max(1.0, std::abs(last)) * 0.5;
+      if (std::isfinite(limit)) {
+        first = std::min(first, limit);
+        last = std::max(last, limit);
+      }
+      const double margin = last > first ? 0.06 * (last - first) : std::max(1.0, std::abs(last)) * 0.5;
       first -= margin;
       last += margin;
     };
-    range(scores, frame.x_first, frame.x_last);
-    range(uppers, frame.y_first, frame.y_last);
+    range(scores, kth, frame.x_first, frame.x_last);
+    range(uppers, threshold, frame.y_first, frame.y_last);
   }
 
   void density(const Frame& frame) {
