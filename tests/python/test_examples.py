@@ -40,13 +40,13 @@ def test_overhead_bench_runs(tmp_path):
 
 
 def blocks(name):
-    text = (SOURCE / "docs" / name).read_text()
+    text = (SOURCE / name).read_text()
     return [code for kind, code in re.findall(r"^```(\w+)\n(.*?)^```", text, re.S | re.M) if kind == "python"]
 
 
-@pytest.mark.parametrize("number", range(len(blocks("python.md"))))
+@pytest.mark.parametrize("number", range(len(blocks("docs/python.md"))))
 def test_blocks_of_the_guide(number, tmp_path):
-    code = blocks("python.md")[number]
+    code = blocks("docs/python.md")[number]
     missing = [m for m in ("torch", "jax", "cupy") if f"import {m}" in code]
     for module in missing:
         pytest.importorskip(module)
@@ -54,3 +54,9 @@ def test_blocks_of_the_guide(number, tmp_path):
         pytest.skip("needs a CUDA device")
     (tmp_path / "block.py").write_text(f"SOURCE = {str(SOURCE)!r}\n" + code)
     run(tmp_path / "block.py", cwd=tmp_path)
+
+
+def test_blocks_of_the_readme(tmp_path):
+    (code,) = blocks("README.md")
+    (tmp_path / "block.py").write_text(code)
+    assert "exact: 32 rows" in run(tmp_path / "block.py", cwd=SOURCE)
