@@ -59,8 +59,8 @@ float weighted_sum(const float* values, const float* weights, int count) noexcep
 
 }  // namespace
 
-SampleModel::SampleModel(const RowInput& input, const RowFacts& facts, float* memory) noexcept
-    : input_(input), facts_(facts) {
+SampleModel::SampleModel(const RowInput& input, const RowFacts& facts, float scale_limit, float* memory) noexcept
+    : input_(input), facts_(facts), scale_limit_(scale_limit) {
   random_ = input.sample.keys - input.sample.likely_winners;
   for (float** piece : {&score_, &threshold_, &inverse_, &bound_, &all_, &first_, &second_, &hard_}) {
     *piece = memory;
@@ -91,19 +91,32 @@ void SampleModel::measure_sample() noexcept {
   const double deviation = std::sqrt(std::max(0.0, squares / random_ - mean * mean));
   // The sample's own quantile where at least 8 keys lie above it; else a normal tail continues from the 8th largest.
   const double share = std::min(1.0, std::max(sample.winners, 0.0));
-  const int rank = std::clamp(static_cast<int>(share * random_ + 0.5), std::min(random_, 8), random_);
+  const int rank = std::clamp(static_cast<int>(std::lround(share * random_)), std::min(random_, 8), random_);
   std::nth_element(bound_, bound_ + (rank - 1), bound_ + random_, [](float a, float b) { return a > b; });
   top_ = bound_[rank - 1];
   float tau = top_;
   const double own = static_cast<double>(rank) / random_;
-  if (share > 0 && share < own * 0.95 && own < 1) {
+  const float close = std::fabs(top_) * 1e-5F;
+  const auto equal = std::count_if(bound_, bound_ + random_, [&](float v) { return std::fabs(v - top_) <= close; });
+  // A tail is continued only where there is one: a plateau ends where it ends.
+  if (share > 0 && share < own * 0.95 && own < 1 && equal <= 4) {
     tau += static_cast<float>(deviation * (normal_quantile(share) - normal_quantile(own)));
   }
-  const auto band = static_cast<float>(kBand * deviation);
+  // On a plateau the deviation may be zero; what rounds to the same score must not look different.
+  const float band = std::max({static_cast<float>(kBand * deviation), std::fabs(tau) * 1e-5F, 1e-30F});
   for (int s = 0; s < random_; ++s) {
-    // A key that the kernel cannot bound (negative, zero or NaN scale) always survives.
-    threshold_[s] = scale[s] > 0 ? tau / scale[s] : -INFINITY;
-    inverse_[s] = scale[s] > 0 && band > 0 ? scale[s] / (2 * band) : 1e30F;
+    const float key_scale = scale[s];
+    if (!(std::fabs(tau) < INFINITY)) {
+      threshold_[s] = -INFINITY;  // infinite scores: bounds overflow to +inf with them
+      inverse_[s] = 1;
+    } else if (key_scale > 0 && key_scale <= scale_limit_) {
+      threshold_[s] = tau / key_scale;
+      inverse_[s] = std::min(key_scale / (2 * band), 1e30F);
+    } else {
+      // The kernel has no bound for such a key: it survives. A scale of zero makes every bound zero.
+      threshold_[s] = key_scale == 0 && tau > 0 ? INFINITY : -INFINITY;
+      inverse_[s] = 1;
+    }
   }
 }
 
@@ -154,7 +167,9 @@ double SampleModel::survival(const float* aggregate) const noexcept {
     const int lanes = std::min(8, random_ - s);
     for (int i = 0; i < lanes; ++i) {
       const float margin = (bound_[s + i] - aggregate[s + i] - threshold_[s + i]) * inverse_[s + i] + 0.5F;
-      part[i] += margin >= 1 ? 1.0F : (margin > 0 ? margin : 0.0F);
+      // A bound that equals the threshold survives, and so do all of a plateau; a NaN is a key without a bound.
+      const bool tied = std::fabs(margin - 0.5F) < 1e-3F;
+      part[i] += tied || !(margin < 1) ? 1.0F : std::max(margin, 0.0F);
     }
   }
   return static_cast<double>(sum_of(part, 8)) / random_;

@@ -16,8 +16,8 @@ struct HeadOrder {
 /// Measures a sample once for a row, then answers for any number of retained heads.
 class SampleModel {
  public:
-  /// `memory`: floats(keys) floats.
-  SampleModel(const RowInput& input, const RowFacts& facts, float* memory) noexcept;
+  /// Keys with a scale above `scale_limit` have no bound. `memory`: floats(keys) floats.
+  SampleModel(const RowInput& input, const RowFacts& facts, float scale_limit, float* memory) noexcept;
   [[nodiscard]] static std::size_t floats(int keys) noexcept { return 8 * static_cast<std::size_t>(keys) + 64; }
 
   [[nodiscard]] const HeadOrder& heads() const noexcept { return heads_; }
@@ -27,7 +27,7 @@ class SampleModel {
   /// Chooses the members of up to `aggregates` rows for order[0..retained-1] retained, and predicts the share of keys
   /// whose bound reaches the sample's K/n quantile with the first 0, 1, .. `aggregates` of them. `per_norm`: allowance
   /// for model and arithmetic a unit of |k|.
-  void measure(int retained, const Projection& rest, double per_norm, int aggregates, double* survival) noexcept;
+  void measure(int retained, const Projection& rest, double per_norm, int aggregates, double* survival_of) noexcept;
 
   /// Members of aggregate a of the last measure(), by head.
   [[nodiscard]] const bool* members(int a) const noexcept { return members_[a]; }
@@ -43,6 +43,7 @@ class SampleModel {
   const RowInput& input_;
   const RowFacts& facts_;
   HeadOrder heads_;
+  float scale_limit_;
   int random_ = 0;  ///< random keys, lanes [likely_winners, keys) of the sample
   bool winner_member_[kMaxHeads];
   bool members_[kMaxAggregates][kMaxHeads];

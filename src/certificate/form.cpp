@@ -95,7 +95,7 @@ bool make_form(const RealBound& bound, const RowFacts& facts, const ModelError& 
     allowance += static_cast<double>(spec.allow[f]) * 2 * kMaxNorm;
   }
   allowance += static_cast<double>(spec.alt_norm) * kMaxNorm;
-  if (spec.has_alternative) {
+  if (spec.has_alternative && mean != nullptr) {
     double square = 0;
     for (int d = 0; d < dim; ++d) square += static_cast<double>(mean[d]) * static_cast<double>(mean[d]);
     allowance +=
