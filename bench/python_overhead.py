@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -55,7 +56,11 @@ def main() -> None:
             np.ones((rows, 32), np.float32), np.zeros(rows, np.int32), np.full(rows, keys, np.int32),
         )  # fmt: skip
 
-    results: dict[str, object] = {"dosa": dosa.__version__, "processor": dosa.info().processor, "python": sys.version.split()[0]}
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=pathlib.Path(__file__).parent)
+    results: dict[str, object] = {
+        "dosa": dosa.__version__, "commit": commit.stdout.strip(), "processor": dosa.info().processor, "isa": dosa.info().isa,
+        "threads": dosa.info().threads, "python": sys.version.split()[0], "numpy": np.__version__, "load": os.getloadavg(),
+    }  # fmt: skip
     calls = {}
     for label, rows, keys in (("empty", 0, 64), ("one row, 64 keys", 1, 64)):
         call = arrays(rows, keys)
