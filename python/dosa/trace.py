@@ -23,7 +23,7 @@ from ._errors import BadInputError, Error, UsageError
 from ._interop import to_host
 
 Array = Any
-__all__ = ["Capture", "Trace", "capture", "deep_gemm_arguments", "read", "write"]
+__all__ = ["Capture", "Trace", "capture", "deep_gemm_arguments", "deep_gemm_paged_arguments", "read", "write"]
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,43 @@ def deep_gemm_arguments(*args: Any, **kwargs: Any) -> dict[str, Any]:
         "weights": call["weights"],
         "ks": call["cu_seq_len_k_start"],
         "ke": call["cu_seq_len_k_end"],
+    }
+
+
+def deep_gemm_paged_arguments(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Arguments of a call of DeepGEMM's fp8_paged_mqa_logits(q, kv_cache, weights, context_lens, block_table, ...).
+
+    A trace holds contiguous keys, so each request's visible keys are gathered on the host, one request after the other;
+    ks and ke tell them apart. context_lens int32 [B, next_n] says what each row sees; of [B], the last of a request's
+    next_n rows sees all, the one before it one key less.
+    """
+    names = ("q", "kv_cache", "weights", "context_lens", "block_table")
+    call = dict(zip(names, args)) | kwargs
+    q, cache, weights, table = (to_host(call[name]) for name in ("q", "kv_cache", "weights", "block_table"))
+    lengths = to_host(call["context_lens"]).astype(numpy.int64)
+    batch, next_n, heads, head_dim = q.shape
+    if lengths.ndim == 1:
+        lengths = numpy.maximum(lengths[:, None] + numpy.arange(1 - next_n, 1), 0)
+    pages, page_size = cache.shape[:2]
+    flat = numpy.ascontiguousarray(cache.reshape(pages, -1)).view(numpy.uint8)
+    split = page_size * head_dim
+    codes: list[Any] = []
+    scales: list[Any] = []
+    first: list[int] = []
+    for request in range(batch):
+        longest = int(lengths[request].max(initial=0))
+        used = flat[table[request, : -(-longest // page_size)]]
+        first.append(sum(len(part) for part in codes))
+        codes.append(used[:, :split].reshape(-1, head_dim)[:longest])
+        scales.append(numpy.ascontiguousarray(used[:, split : split + 4 * page_size]).view(numpy.float32).reshape(-1)[:longest])
+    ks = numpy.repeat(numpy.array(first, numpy.int64), next_n)
+    return {
+        "q": q.reshape(batch * next_n, heads, head_dim),
+        "k": numpy.concatenate(codes) if codes else numpy.empty((0, head_dim), numpy.uint8),
+        "k_scale": numpy.concatenate(scales) if scales else numpy.empty(0, numpy.float32),
+        "weights": weights,
+        "ks": ks.astype(numpy.int32),
+        "ke": (ks + lengths.reshape(-1)).astype(numpy.int32),
     }
 
 

@@ -94,6 +94,32 @@ def test_capture_understands_deep_gemm(call, tmp_path):
     assert dosa.scores(*dosa.trace.read(file).arrays).tobytes() == logits.tobytes()
 
 
+@pytest.mark.parametrize("per_row", [False, True])
+def test_capture_understands_paged_calls(call, tmp_path, per_row):
+    from test_select import paged
+
+    c = call(rows=6, keys=80)
+    cache, table, _ = paged(c, page_size=16, requests=3)
+    context = np.array([80, 33, 5], np.int32)
+    if per_row:
+        context = np.stack([context - 2, context], axis=1)
+
+    def fp8_paged_mqa_logits(q, kv_cache, weights, context_lens, block_table, schedule=None):
+        return None
+
+    with dosa.trace.capture(tmp_path) as capture:
+        recorded = capture.wrap(fp8_paged_mqa_logits, arguments=dosa.trace.deep_gemm_paged_arguments)
+        recorded(c.q.reshape(3, 2, 8, 64), cache, c.weights, context, block_table=table, schedule=1)
+    (file,) = tmp_path.iterdir()
+    trace = dosa.trace.read(file)
+    assert len(trace.k) == 80 + 33 + 5
+    seen = (context if per_row else np.stack([context - 1, context], axis=1)).reshape(-1).astype(np.int32)
+    wanted = dosa.select(c.q, cache, None, c.weights, 0, seen, top_k=9, return_scores=True, block_table=table)
+    found = dosa.select(*trace.arrays, top_k=9, index_base="window", return_scores=True)
+    for a, b in zip(found[:3], wanted[:3]):
+        assert a.tobytes() == b.tobytes()
+
+
 def test_a_call_that_cannot_be_recorded_does_not_disturb(call, tmp_path):
     with dosa.trace.capture(tmp_path) as capture:
         wrapped = capture.wrap(lambda *a: "answer")
