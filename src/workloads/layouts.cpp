@@ -402,7 +402,7 @@ Workload paged(const Workload& contiguous, std::int32_t page_size, std::int64_t 
 }
 
 void append_layout_entries(std::vector<Entry>& entries) {
-  const Size small{7, 2100, 4, 32, 200, 1}, full{64, 65536, 32, 128, 2048, 1};
+  const Size small{7, 2100, 4, 32, 200, 1}, full{24, 65536, 32, 128, 2048, 1};
   const auto add = [&](std::string_view name, std::string_view description, std::string_view thread, bool trace,
                        Workload (*make)(const Size&)) {
     entries.push_back({name, description, thread, Family::layout, trace, small, full, make});
@@ -418,7 +418,7 @@ void append_layout_entries(std::vector<Entry>& entries) {
   add("row_orders", "rows in no order, some equal", "vllm#57815", true, row_orders);
   add("strided", "every tensor strided, poison in the gaps", "vllm#40987", false, strided);
   add("one_row_many", "one row many times through stride 0", "", false, one_row_many);
-  entries.back().full.rows = 10000;
+  entries.back().full = {10000, 3000, 4, 32, 512, 1};
   add("broadcast_heads", "one query vector for all heads, one code vector for all keys, through stride 0", "", false,
       broadcast_heads);
   add("broadcast_scale", "one scale for all keys, through stride 0", "", false, broadcast_scale);
@@ -429,6 +429,7 @@ void append_layout_entries(std::vector<Entry>& entries) {
   add("paged_1", "pages of 1 token", "vllm#53635", false, paged_entry<1>);
   add("paged_2", "pages of 2 tokens", "vllm#53635", false, paged_entry<2>);
   add("paged_4", "pages of 4 tokens", "", false, paged_entry<4>);
+  add("paged_8", "pages of 8 tokens", "", false, paged_entry<8>);
   add("paged_16", "pages of 16 tokens", "vllm#53635", false, paged_entry<16>);
   add("paged_32", "pages of 32 tokens", "vllm#53635", false, paged_entry<32>);
   add("paged_64", "pages of 64 tokens, shuffled", "DeepGEMM, SGLang and vLLM's layout", false, paged_entry<64>);
@@ -446,6 +447,8 @@ void append_layout_entries(std::vector<Entry>& entries) {
   add("next_n_3", "three rows a request", "vllm#43457, DeepGEMM#340", false, next_n_entry<3>);
   add("next_n_4", "four rows a request", "DeepGEMM#314", false, next_n_entry<4>);
   add("next_n_5", "five rows a request", "DeepGEMM#324", false, next_n_entry<5>);
+  add("next_n_6", "six rows a request", "DeepGEMM#324", false, next_n_entry<6>);
+  add("next_n_7", "seven rows a request", "DeepGEMM#324", false, next_n_entry<7>);
   add("next_n_8", "eight rows a request", "DeepGEMM#324", false, next_n_entry<8>);
 }
 
