@@ -74,7 +74,7 @@ def browser():
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if found is None:
         if os.environ.get("CI") == "true":
-            pytest.fail("no Chromium: scripts/bootstrap python installs it")
+            pytest.fail("no Chromium: scripts/bootstrap check installs it")
         pytest.skip("no Chromium")
     return found
 
