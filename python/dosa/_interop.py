@@ -38,15 +38,25 @@ def code_bytes(array: Any) -> Any:
     return array.view("uint8")
 
 
-def empty(like: Any, shape: tuple[int, ...], dtype: str, on_device: bool) -> Any:
-    """An uninitialised array that a call may write, in the framework and on the device of `like`."""
+def empty(like: Any, shape: tuple[int, ...], dtype: str, on_device: bool, stream: int | None = None) -> Any:
+    """An uninitialised array that a call may write, in the framework and on the device of `like`.
+
+    `stream`: the CUDA stream that the caller named. torch and CuPy reuse memory in the order of one stream, so memory
+    that is used on another one than theirs must come from that stream's pool.
+    """
     kind = framework(like)
     if kind == "torch":
         torch = sys.modules["torch"]
+        if on_device and stream is not None:
+            with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=like.device)):
+                return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
         return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
     if kind == "cupy":
         cupy = sys.modules["cupy"]
         with cupy.cuda.Device(like.device.id):
+            if stream is not None:
+                with cupy.cuda.ExternalStream(stream):
+                    return cupy.empty(shape, dtype)
             return cupy.empty(shape, dtype)
     if kind == "jax" and on_device:
         # JAX has no uninitialised arrays. Nobody else holds this buffer yet, so writing to it breaks no promise.
@@ -69,6 +79,24 @@ def empty(like: Any, shape: tuple[int, ...], dtype: str, on_device: bool) -> Any
         skip = -raw.ctypes.data % 64
         return raw[skip : skip + items * numpy.dtype(dtype).itemsize].view(dtype).reshape(shape)
     return numpy.empty(shape, dtype)
+
+
+class Writable:
+    """A JAX array that `empty` made, for the call that fills it: exported without JAX's read-only mark."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, stream: int | None = None, max_version: Any = None) -> Any:
+        return self.array.__dlpack__(stream=stream)  # the unversioned capsule has no flags
+
+
+def writable(array: Any) -> Any:
+    """What the extension may write through: the array itself, except for JAX's."""
+    return Writable(array) if framework(array) == "jax" else array
 
 
 def finished(like: Any, array: Any) -> Any:

@@ -107,37 +107,46 @@ class Plan:
 
         Without `workspace` one is allocated for this call. `row_reports=True` fills `stats.row_reports()`.
         """
+        work_on = stream
         if self._core.on_device:
             ks, ke = _bounds(q, k, k_scale, block_table, ks, ke)
-            stream = _interop.stream_of(q, stream)
-        inputs = _core.Inputs(q, k, k_scale, weights, ks, ke, block_table, row_request, rows_per_request, stream)
-        return self._run(inputs, q, out, workspace, carry, row_reports)
+            work_on = _interop.stream_of(q, stream)
+        inputs = _core.Inputs(q, k, k_scale, weights, ks, ke, block_table, row_request, rows_per_request, work_on)
+        return self._run(inputs, q, out, workspace, carry, stream, row_reports)
 
     def _run(
-        self, inputs: _core.Inputs, q: Array, out: Sequence[Array] | None, workspace: Any, carry: Any, reports: bool
+        self,
+        inputs: _core.Inputs,
+        q: Array,
+        out: Sequence[Array] | None,
+        workspace: Any,
+        carry: Any,
+        stream: int | None,
+        reports: bool,
     ) -> Selection:
         core = self._core
-        if out is None:
-            shape = (core.rows, self._top_k)
-            on_device = core.on_device
-            indices = _interop.empty(q, shape, "int32", on_device)
-            lengths = _interop.empty(q, shape[:1], "int32", on_device)
-            scores = _interop.empty(q, shape, "float32", on_device) if self._scores else None
-            if on_device and workspace is None:
-                workspace = _interop.empty(q, (core.workspace_bytes,), "uint8", True)
+        on_device = core.on_device
+        if on_device and workspace is None:
+            workspace = _interop.empty(q, (core.workspace_bytes,), "uint8", True, stream)
+        if out is not None:
+            indices, lengths, scores = _outputs(out, self._scores)
             stats = core.run(inputs, indices, lengths, scores, workspace, carry, reports)
-            if _interop.framework(q) == "jax":
-                if on_device:
-                    _interop.wait_for_default_stream()
-                indices, lengths = _interop.finished(q, indices), _interop.finished(q, lengths)
-                scores = None if scores is None else _interop.finished(q, scores)
             return Selection(indices, lengths, scores, stats)
-        indices, lengths, scores = _outputs(out, self._scores)
-        if core.on_device and workspace is None:
-            workspace = _interop.empty(q, (core.workspace_bytes,), "uint8", True)
-        return Selection(
-            indices, lengths, scores, core.run(inputs, indices, lengths, scores, workspace, carry, reports)
-        )
+        shape = (core.rows, self._top_k)
+        indices = _interop.empty(q, shape, "int32", on_device, stream)
+        lengths = _interop.empty(q, shape[:1], "int32", on_device, stream)
+        scores = _interop.empty(q, shape, "float32", on_device, stream) if self._scores else None
+        if _interop.framework(q) != "jax":
+            stats = core.run(inputs, indices, lengths, scores, workspace, carry, reports)
+        elif on_device:
+            made = [None if array is None else _interop.writable(array) for array in (indices, lengths, scores)]
+            stats = core.run(inputs, made[0], made[1], made[2], _interop.writable(workspace), carry, reports)
+            _interop.wait_for_default_stream()
+        else:
+            stats = core.run(inputs, indices, lengths, scores, workspace, carry, reports)
+            indices, lengths = _interop.finished(q, indices), _interop.finished(q, lengths)
+            scores = None if scores is None else _interop.finished(q, scores)
+        return Selection(indices, lengths, scores, stats)
 
     def __repr__(self) -> str:
         core = self._core
@@ -272,13 +281,13 @@ def select(
         is written. The GIL is released while the library works.
     """
     ks, ke = _bounds(q, k, k_scale, block_table, ks, ke)
-    stream = _interop.stream_of(q, stream)
-    inputs = _core.Inputs(q, k, k_scale, weights, ks, ke, block_table, row_request, rows_per_request, stream)
+    work_on = _interop.stream_of(q, stream)
+    inputs = _core.Inputs(q, k, k_scale, weights, ks, ke, block_table, row_request, rows_per_request, work_on)
     options = _core.options(
         top_k, model, backend, path, isa, order, index_base, always_first, always_last, return_scores, threads,
         retained_heads, shard, inputs.on_device,
     )  # fmt: skip
-    return Plan(inputs.plan(options))._run(inputs, q, out, workspace, carry, False)
+    return Plan(inputs.plan(options))._run(inputs, q, out, workspace, carry, stream, False)
 
 
 def plan(
@@ -385,16 +394,16 @@ def scores(
     Arguments and errors as in dosa.select.
     """
     ks, ke = _bounds(q, k, k_scale, block_table, ks, ke)
-    stream = _interop.stream_of(q, stream)
-    inputs = _core.Inputs(q, k, k_scale, weights, ks, ke, block_table, row_request, rows_per_request, stream)
+    work_on = _interop.stream_of(q, stream)
+    inputs = _core.Inputs(q, k, k_scale, weights, ks, ke, block_table, row_request, rows_per_request, work_on)
     options = _core.options(
         1, model, backend, "auto", isa, "index", "absolute", 0, 0, False, threads, 0, None, inputs.on_device
     )
     if out is not None:
         inputs.scores(options, out)
         return out
-    made = _interop.empty(q, (inputs.rows, inputs.keys), "float32", inputs.on_device)
-    inputs.scores(options, made)
+    made = _interop.empty(q, (inputs.rows, inputs.keys), "float32", inputs.on_device, stream)
+    inputs.scores(options, _interop.writable(made))
     if inputs.on_device and _interop.framework(q) == "jax":
         _interop.wait_for_default_stream()
     return _interop.finished(q, made)
