@@ -123,6 +123,39 @@ TEST(Paths, AreTakenWhenAsked) {
   }
 }
 
+/// Counters are sums over rows: the same at every thread count, timings apart.
+TEST(Paths, CountersDoNotDependOnThreads) {
+  for (const char* name : {"indexer_like", "mixed_batch", "shared_pages"}) {
+    const workloads::Workload workload = workloads::make(workloads::find(name), {60, 5000, 16, 64, 90, 5});
+    const auto rows = static_cast<std::size_t>(workload.problem.q.shape[0]);
+    for (const Path path : {Path::automatic, Path::dense, Path::dosa}) {
+      Options options = top(90, Backend::cpu);
+      options.path = path;
+      Stats first;
+      for (const int threads : {1, 2, 7}) {
+        options.threads = threads;
+        Stats stats;
+        stats.row_reports.resize(rows);
+        static_cast<void>(run_guarded(workload.problem, options, name, {}, &stats));
+        if (threads == 1) first = stats;
+        const std::string what = std::string(name).append(" ").append(describe(options));
+        EXPECT_EQ(stats.rows, first.rows) << what;
+        EXPECT_EQ(stats.rows_dense, first.rows_dense) << what;
+        EXPECT_EQ(stats.rows_dosa, first.rows_dosa) << what;
+        EXPECT_EQ(stats.rows_model, first.rows_model) << what;
+        EXPECT_EQ(stats.visible, first.visible) << what;
+        EXPECT_EQ(stats.survivors, first.survivors) << what;
+        EXPECT_EQ(stats.exact, first.exact) << what;
+        EXPECT_EQ(stats.dot_products, first.dot_products) << what;
+        for (std::size_t t = 0; t < rows; ++t) {
+          EXPECT_EQ(stats.row_reports[t].survivors, first.row_reports[t].survivors) << what << " row " << t;
+          EXPECT_EQ(stats.row_reports[t].retained_heads, first.row_reports[t].retained_heads) << what << " row " << t;
+        }
+      }
+    }
+  }
+}
+
 TEST(Paths, SeedsOfEveryQualityChangeNothing) {
   const workloads::Workload workload =
       workloads::make(workloads::find("indexer_signed_scales"), {24, 5000, 16, 64, 90, 5});

@@ -188,6 +188,31 @@ TEST(Validate, VisiblePagesOutsideTheCacheAreErrors) {
   });
 }
 
+/// Rows mostly see overlapping pages; each row's own pages must be checked all the same, in whatever order rows come.
+TEST(Validate, EveryRowsPagesAreChecked) {
+  // Windows of four rows in units of pages, and the column that only the last of them sees.
+  struct Case {
+    std::vector<std::int32_t> ks, ke;
+    std::size_t column;
+  };
+  const std::vector<Case> cases = {{{0, 0, 0, 0}, {1, 2, 3, 4}, 3},   {{4, 3, 2, 1}, {6, 6, 6, 6}, 1},
+                                   {{5, 5, 5, 0}, {6, 6, 6, 1}, 0},   {{0, 5, 0, 7}, {2, 6, 2, 8}, 7},
+                                   {{0, 8, 1, 2}, {4, 9, 5, 8}, 6},   {{3, 3, 3, 2}, {3, 4, 5, 3}, 2},
+                                   {{0, 10, 0, 0}, {3, 10, 3, 4}, 3}, {{9, 0, 4, 12}, {10, 1, 5, 13}, 12}};
+  for (const Case& windows : cases) {
+    refuse("paged_16", {"block_table", "column " + std::to_string(windows.column)}, [&](Call& c) {
+      static std::vector<std::int32_t> ks, ke;
+      ks = windows.ks;
+      ke = windows.ke;
+      for (std::int32_t& page : ks) page = 16 * page + 7 * (page % 2);
+      for (std::int32_t& page : ke) page = 16 * page - 5 * (page % 2);
+      c.problem.ks.data = ks.data();
+      c.problem.ke.data = ke.data();
+      with_table(c, [&](auto& entries, std::int64_t) { entries[windows.column] = -1; });
+    });
+  }
+}
+
 TEST(Validate, PagesNobodySeesMayBeAnything) {
   for (const Backend backend : {Backend::reference, Backend::cpu}) {
     Call call("paged_16", backend);
