@@ -121,6 +121,19 @@ def stream_of(array: Any, stream: int | None) -> int | None:
     return None
 
 
+def settle(array: Any, stream: int | None) -> None:
+    """Waits until what was queued before on the framework's stream (or `stream`) is done: for work on other streams."""
+    kind = framework(array)
+    if kind == "torch":
+        cuda = sys.modules["torch"].cuda
+        (cuda.current_stream(array.device) if stream is None else cuda.ExternalStream(stream, device=array.device)).synchronize()
+    elif kind == "cupy":
+        cuda = sys.modules["cupy"].cuda
+        (cuda.get_current_stream() if stream is None else cuda.ExternalStream(stream)).synchronize()
+    elif kind == "jax":
+        array.block_until_ready()
+
+
 def wait_for_default_stream() -> None:
     """Waits for CUDA's legacy default stream: JAX computes on streams of its own, which know nothing of a call's."""
     import ctypes

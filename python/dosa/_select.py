@@ -391,7 +391,7 @@ def scores(
 ) -> Array:
     """All scores, float32 [Q, N], under the model: -inf outside each row's window, NaN as 0x7fffffff.
 
-    Arguments and errors as in dosa.select.
+    Arguments and errors as in dosa.select. With tensors on a device the call waits until the scores are there.
     """
     ks, ke = _bounds(q, k, k_scale, block_table, ks, ke)
     work_on = _interop.stream_of(q, stream)
@@ -399,13 +399,13 @@ def scores(
     options = _core.options(
         1, model, backend, "auto", isa, "index", "absolute", 0, 0, False, threads, 0, None, inputs.on_device
     )
+    made = _interop.empty(q, (inputs.rows, inputs.keys), "float32", inputs.on_device, stream) if out is None else out
+    if inputs.on_device:
+        # Scores of device tensors are computed on the default stream; the library waits for them itself.
+        _interop.settle(q, stream)
+    inputs.scores(options, _interop.writable(made) if out is None else out)
     if out is not None:
-        inputs.scores(options, out)
         return out
-    made = _interop.empty(q, (inputs.rows, inputs.keys), "float32", inputs.on_device, stream)
-    inputs.scores(options, _interop.writable(made))
-    if inputs.on_device and _interop.framework(q) == "jax":
-        _interop.wait_for_default_stream()
     return _interop.finished(q, made)
 
 

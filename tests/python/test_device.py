@@ -140,6 +140,34 @@ def test_torch_errors(torch, c):
         dosa.select(*tensors, backend="cpu", **OPTIONS)
 
 
+def test_torch_scores(torch, c):
+    tensors = on_device(torch, c.arrays)
+    found = dosa.scores(*tensors)
+    wanted = dosa.scores(*c.arrays, model="sm90", backend="cpu")
+    assert found.is_cuda and to_host(found).tobytes() == wanted.tobytes()
+
+
+def test_torch_paged(torch, call):
+    from test_select import paged
+
+    c = call(rows=6, keys=640, heads=32, head_dim=128, seed=8)
+    cache, table, stride = paged(c, page_size=64, requests=2)
+    wanted = dosa.select(
+        c.q, cache, None, c.weights, c.ks, c.ke, block_table=table, index_base="slot", model="sm90", backend="cpu", **OPTIONS
+    )
+    memory = torch.from_numpy(np.ascontiguousarray(cache)).cuda()
+    q, _, _, weights, ks, ke = on_device(torch, c.arrays)
+    found = dosa.select(
+        q, memory, None, weights, ks, ke, block_table=torch.from_numpy(table).cuda(), index_base="slot", **OPTIONS
+    )
+    assert bytes_of(found) == [a.tobytes() for a in wanted[:3]]
+
+
+def test_host_arrays_on_the_cuda_backend(c, wanted):
+    found = dosa.select(*c.arrays, backend="cuda", **OPTIONS)
+    assert isinstance(found.indices, np.ndarray) and found.model == "sm90" and bytes_of(found) == wanted
+
+
 def test_cupy(c, wanted):
     cupy = pytest.importorskip("cupy")
     arrays = [cupy.asarray(a) for a in c.arrays]
