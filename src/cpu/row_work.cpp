@@ -8,6 +8,7 @@
 
 #include "certificate/dosa_bound.hpp"
 #include "select/exact_selector.hpp"
+#include "select/interval_selection.hpp"
 
 namespace dosa::cpu {
 namespace {
@@ -320,21 +321,14 @@ void Worker::score_under_model(const std::int32_t* keys, std::int64_t first, std
   work_.report.exact += count;
 }
 
-// T9 c, T10: a candidate whose lower bound exceeds the (K+1)-th largest upper bound is selected; one whose upper bound
-// is below the K-th largest lower bound is not; the others are decided by their scores under the model.
+// T10: accept, reject, score the others under the model.
 void Worker::resolve(std::int64_t candidates, bool scores_needed) {
   std::int32_t* const list = work_.memory.list;
   Entry* const entries = work_.memory.entries;
   const float certain_above = candidates > work_.slots ? kth(upper_, candidates, work_.slots + 1) : -kInfinity;
   const float certain_below = candidates > work_.slots ? kth(lower_, candidates, work_.slots) : -kInfinity;
-  std::int64_t certain = 0, open = 0;
-  for (std::int64_t j = 0; j < candidates; ++j) {
-    if (lower_[j] > certain_above) {
-      entries[certain++] = {lower_[j], list[j]};
-    } else if (!(upper_[j] < certain_below)) {
-      list[open++] = list[j];
-    }
-  }
+  const auto [certain, open] =
+      decide({lower_, upper_, list, candidates}, work_.slots, certain_above, certain_below, entries);
   const std::int64_t left = work_.slots - certain;
   ExactSelector selector({entries + certain, static_cast<std::size_t>(ExactSelector::buffer_entries(left))}, left);
   if (left > 0)
