@@ -75,7 +75,7 @@ Progress::Progress(std::string what, std::int64_t total)
       last_(start_) {}
 
 Progress::~Progress() {
-  if (shown_) fmt::print(stderr, "\r\x1b[K");
+  if (shown_) (void)std::fputs("\r\x1b[K", stderr);
 }
 
 void Progress::update(std::int64_t done) {
@@ -89,7 +89,7 @@ void Progress::update(std::int64_t done) {
   const double left = done > 0 ? elapsed * static_cast<double>(total_ - done) / static_cast<double>(done) : 0;
   fmt::print(stderr, "\r\x1b[K{}: {} of {} ({:.0f} %, about {:.0f} s left)", what_, done, total_,
              100 * static_cast<double>(done) / static_cast<double>(std::max<std::int64_t>(total_, 1)), std::ceil(left));
-  std::fflush(stderr);
+  (void)std::fflush(stderr);
 }
 
 void JsonOutput::finish(const Json& json, std::string_view table) const {

@@ -55,7 +55,7 @@ struct Explanation {
                                        std::span<const std::int64_t> rows, const std::string& progress);
 
 /// Tau gap and slack, a line each, for tables of calls that looked at some rows only.
-void describe_distances(const Explanation& explanation, Table& table, Json& json);
+void describe_distances(const Explanation& e, Table& table, Json& json);
 
 /// The picture: one SVG document.
 [[nodiscard]] std::string explanation_svg(const Explanation& explanation);

@@ -1,6 +1,4 @@
 // dosa: the command line.
-#include <fmt/format.h>
-
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -12,8 +10,8 @@ namespace {
 
 using namespace dosa::app;
 
-int fail(ExitCode code, const char* message) {
-  fmt::print(stderr, "dosa: {}\n", message);
+int fail(ExitCode code, const char* message) noexcept {
+  (void)std::fprintf(stderr, "dosa: %s\n", message);
   return code;
 }
 
@@ -62,6 +60,8 @@ int main(int argc, char** argv) {
     return fail(kFailure, "out of memory; --rows takes a part of the rows");
   } catch (const std::exception& error) {
     return fail(kFailure, error.what());
+  } catch (...) {
+    return fail(kFailure, "unknown error");
   }
   if (std::fflush(stdout) != 0) return fail(kFailure, "cannot write to standard output");
   return status;
