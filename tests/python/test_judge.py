@@ -122,3 +122,15 @@ def test_the_command(sample_trace, tmp_path):
     assert done.returncode == 2 and 'no tensor "indices"' in done.stderr
     assert command("judge", sample_trace, tmp_path / "none").returncode == 2
     assert "backend cpu" in command("info").stdout
+
+
+def test_real_traces_are_selected_exactly(shared_traces):
+    files = sorted(shared_traces.glob("*.safetensors"))
+    assert files
+    for file in files:
+        trace = dosa.trace.read(file)
+        few = trace.rows(slice(None, None, max(1, trace.q.shape[0] // 3)))
+        for model in ("f64", "sm90"):
+            found = dosa.select(*few.arrays, top_k=2048, path="dosa", model=model, order="score")
+            verdict = dosa.judge(found.indices, found.lengths, *few.arrays, model=model)
+            assert verdict.verdict == "exact", f"{file.name}: {verdict}"
