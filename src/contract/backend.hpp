@@ -26,6 +26,7 @@ struct PlanState {
   Shape shape;
   Options options;
   const BackendTable* backend = nullptr;
+  bool backend_asked = false;  ///< by name; else the choice was automatic
   std::size_t workspace_bytes = 0;
   std::size_t carry_bytes = 0;
   std::string why;

@@ -36,6 +36,7 @@ Plan plan(const Shape& shape, const Options& options) {
   state->shape = shape;
   state->options = options;
   state->backend = &choose_backend(options, shape);
+  state->backend_asked = options.backend != Backend::automatic;
   state->options.backend = state->backend->backend;
   state->backend->plan(*state);
   Plan result;
@@ -112,7 +113,7 @@ Info info() {
   result.chosen_why = choice.why;
   result.isas = cpu::available_isas();
   result.backends = {{Backend::reference, true, "scores everything under the model and sorts; the oracle"},
-                     {Backend::cpu, true, fmt::format("oneTBB, {}: {}", name(result.chosen), result.chosen_why)},
+                     {Backend::cpu, true, fmt::format("oneTBB; {} ({})", name(result.chosen), choice.by)},
                      {Backend::cuda, false, "not built in"}};
   Options options;
   options.top_k = 1;

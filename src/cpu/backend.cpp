@@ -77,10 +77,10 @@ void plan_cpu(PlanState& state) {
       static_cast<std::size_t>(plan.layout.threads) * (sizeof(ThreadMemory) + Arena::kAlignment) +
       static_cast<std::size_t>(plan.layout.slots) * (sizeof(SlotMemory) + sizeof(Stats) + 2 * Arena::kAlignment);
   state.carry_bytes = SeedCarry::bytes(state.shape, plan.seed_capacity);
-  state.why = fmt::format("cpu: {}; {} ({}); {} thread{}, {}",
-                          state.options.backend == Backend::cpu ? "asked for" : "automatic", name(state.options.isa),
-                          choice.why, state.options.threads, state.options.threads == 1 ? "" : "s",
-                          plan.layout.slots > 1 ? "a tile of rows each" : "one tile of rows at a time");
+  state.why =
+      fmt::format("cpu, {}; {}, {}; {} thread{}, {}", state.backend_asked ? "asked for" : "automatic",
+                  name(state.options.isa), choice.by, state.options.threads, state.options.threads == 1 ? "" : "s",
+                  plan.layout.slots > 1 ? "a tile of rows each" : "one tile of rows at a time");
 }
 
 class Run {

@@ -195,13 +195,14 @@ Choice choose(Isa asked) {
   if (asked != Isa::automatic) {
     const std::string missing = obstacle(asked);
     if (!missing.empty()) throw Error(ErrorKind::not_available, std::string(name(asked)) + ": " + missing);
-    return {table(asked), std::string(name(asked)) + " (" + by + "): " + offer(asked)};
+    return {table(asked), std::string(name(asked)) + " (" + by + "): " + offer(asked), by};
   }
   std::string passed;
   for (const Isa isa : kBestFirst) {
     const std::string missing = obstacle(isa);
     if (missing.empty()) {
-      return {table(isa), std::string(name(isa)) + " (the best available): " + offer(isa) + passed};
+      by = "the best available";
+      return {table(isa), std::string(name(isa)) + " (" + by + "): " + offer(isa) + passed, by};
     }
     passed += "; not " + std::string(name(isa)) + ": " + missing;
   }

@@ -11,7 +11,8 @@ namespace dosa::cpu {
 
 struct Choice {
   const Kernels* kernels;
-  std::string why;
+  std::string why;  ///< what was chosen, by what, what it offers, and what stood in the way of something better
+  std::string by;   ///< "asked for", "DOSA_ISA" or "the best available"
 };
 
 /// `asked` automatic: DOSA_ISA from the environment if set, else the best available. Throws Error{not_available} naming

@@ -17,7 +17,7 @@ void plan_reference(PlanState& state) {
   state.options.isa = Isa::portable;
   // One row's entries: the reference is the one backend whose memory grows by 8 bytes a key.
   state.workspace_bytes = static_cast<std::size_t>(state.shape.keys) * sizeof(Entry) + alignof(Entry);
-  state.why = "reference: asked for; one thread, scalar score model, sort";
+  state.why = "reference, asked for; one thread, scalar score model, sort";
 }
 
 void count_row(const PlanState& state, const Row& row, Stats& stats) {
