@@ -108,99 +108,140 @@ struct AmxKernels {
     return form;
   }
 
+  /// Dot products of a block of rows with 64 keys: [row][64].
+  struct alignas(64) Buffer {
+    float dots[most_rows * keys];
+  };
+
+  /// What the relu rows of an item add up to.
   struct Sums {
-    __m512 sum[4], aggregate[4];
+    __m512 sum[4];
+  };
+  struct Aggregates {
+    __m512 largest[4];
     __m512 high[4][4];  // dot products of the aggregates' hi rows
   };
 
-  /// Rows first .. first + count - 1 of the stored rows from a block's buffer [row][64 keys] into the sums.
-  static inline void add_rows(const Form& form, const float* coefficients, const float* buffer, int first, int count,
-                              Sums& sums) {
-    const int relu = form.relu_rows - first;
-    for (int r = 0; r < count; ++r) {
-      const float* dots = buffer + r * keys;
-      if (r < relu) {
-        const __m512 coefficient = _mm512_set1_ps(coefficients[first + r]);
-#pragma GCC unroll 4
-        for (int v = 0; v < 4; ++v) {
-          sums.sum[v] = _mm512_fmadd_ps(coefficient, Lanes::relu(_mm512_load_ps(dots + 16 * v)), sums.sum[v]);
-        }
-      } else if (r - relu < form.aggregate_rows) {
-        for (int v = 0; v < 4; ++v) sums.high[r - relu][v] = _mm512_load_ps(dots + 16 * v);
-      } else {
-        const int a = r - relu - form.aggregate_rows;
-        if (a >= form.aggregate_rows) return;  // zero rows
-        // NaN and -inf leave the aggregate as it is: a smaller aggregate is a larger bound.
-        for (int v = 0; v < 4; ++v) {
-          sums.aggregate[v] = Lanes::maximum_or_second(_mm512_add_ps(sums.high[a][v], _mm512_load_ps(dots + 16 * v)),
-                                                       sums.aggregate[v]);
-        }
-      }
-    }
-  }
-
-  /// One block of rows against 64 keys: four accumulators (tiles 0-3) share each tile of rows (4); tiles 5 and 6 take
-  /// the keys in turn. The epilogue of the block before runs between the products of this one: `meanwhile(chunk)`.
-  template <class Meanwhile>
-  static inline void block_products(const std::byte* rows, int row_count, const std::byte* codes, int chunks,
-                                    float* buffer, const Meanwhile& meanwhile) {
-    Tiles::template zero<0>();
-    Tiles::template zero<1>();
-    Tiles::template zero<2>();
-    Tiles::template zero<3>();
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      const std::byte* key = codes + chunk * 4096;
-      Tiles::template load<4>(rows + chunk * row_count * 64, 64);
-      Tiles::template load<5>(key, 64);
-      Tiles::template multiply_add<0, 4, 5>();
-      Tiles::template load<6>(key + 1024, 64);
-      Tiles::template multiply_add<1, 4, 6>();
-      Tiles::template load<5>(key + 2048, 64);
-      Tiles::template multiply_add<2, 4, 5>();
-      Tiles::template load<6>(key + 3072, 64);
-      Tiles::template multiply_add<3, 4, 6>();
-      meanwhile(chunk);
-    }
-    Tiles::template store<0>(buffer, keys * sizeof(float));
-    Tiles::template store<1>(buffer + 16, keys * sizeof(float));
-    Tiles::template store<2>(buffer + 32, keys * sizeof(float));
-    Tiles::template store<3>(buffer + 48, keys * sizeof(float));
-  }
-
-  /// A block of rows whose dot products lie in a buffer and wait for their epilogue.
+  /// A block of rows on its way to its epilogue. Rows: first .. first + rows - 1 of the form's stored rows.
   struct Pending {
-    const ScreenItem* item = nullptr;
-    Blocks blocks{};
-    int block = 0;
+    const ScreenItem* item = nullptr;  // null: nothing waits
+    Buffer* buffer = nullptr;
+    int first = 0, rows = 0;
+    int share = 0;                       // rows whose epilogue runs under one chunk's products
+    bool opens = false, closes = false;  // the item's first and last block
   };
 
-  static inline void start(const Form& form, Sums& sums) {
-    for (int v = 0; v < 4; ++v) {
-      sums.sum[v] = _mm512_setzero_ps();
-      sums.aggregate[v] = _mm512_set1_ps(form.aggregate_floor);
+  [[gnu::always_inline]] static void add_relu_rows(const float* coefficients, const float* dots, int count,
+                                                   Sums& sums) {
+    // Registers while the loop runs: in memory, each row would wait for the store of the row before.
+    __m512 sum0 = sums.sum[0], sum1 = sums.sum[1], sum2 = sums.sum[2], sum3 = sums.sum[3];
+    for (int r = 0; r < count; ++r, dots += keys) {
+      const __m512 coefficient = _mm512_set1_ps(coefficients[r]);
+      sum0 = _mm512_fmadd_ps(coefficient, Lanes::relu(_mm512_load_ps(dots)), sum0);
+      sum1 = _mm512_fmadd_ps(coefficient, Lanes::relu(_mm512_load_ps(dots + 16)), sum1);
+      sum2 = _mm512_fmadd_ps(coefficient, Lanes::relu(_mm512_load_ps(dots + 32)), sum2);
+      sum3 = _mm512_fmadd_ps(coefficient, Lanes::relu(_mm512_load_ps(dots + 48)), sum3);
+    }
+    sums = {{sum0, sum1, sum2, sum3}};
+  }
+
+  /// Stored rows first .. first + count - 1 counted from the first aggregate.
+  static void add_aggregate_rows(int aggregate_rows, const float* dots, int first, int count, Aggregates& aggregates) {
+    for (int a = first; a < first + count; ++a, dots += keys) {
+      if (a < aggregate_rows) {
+        for (int v = 0; v < 4; ++v) aggregates.high[a][v] = _mm512_load_ps(dots + 16 * v);
+      } else if (a < 2 * aggregate_rows) {
+        // NaN and -inf leave the aggregate as it is: a smaller aggregate is a larger bound.
+        for (int v = 0; v < 4; ++v) {
+          const __m512 dot = _mm512_add_ps(aggregates.high[a - aggregate_rows][v], _mm512_load_ps(dots + 16 * v));
+          aggregates.largest[v] = Lanes::maximum_or_second(dot, aggregates.largest[v]);
+        }
+      }  // else zero rows
     }
   }
 
-  /// The share of the pending rows that runs under one chunk's products; share `shares` - 1 is the last.
-  static inline void advance(const Pending& pending, const float* buffer, int share, int shares, Sums& sums) {
-    if (pending.item == nullptr) return;
+  /// Rows from .. to - 1 of a pending block into the sums.
+  [[gnu::always_inline]] static void add_rows(const Pending& pending, int from, int to, Sums& sums,
+                                              Aggregates& aggregates) {
     const Form& form = *pending.item->form;
-    const int each = (pending.blocks.rows + shares - 1) / shares;
-    const int first = share * each;
-    const int left = pending.blocks.rows - first;
-    if (left <= 0) return;
-    add_rows(form, reinterpret_cast<const float*>(form.data), buffer + first * keys,
-             pending.block * pending.blocks.rows + first, left < each ? left : each, sums);
+    const int relu = form.relu_rows - pending.first;  // of this block, or more
+    const int relu_to = to < relu ? to : relu;
+    add_relu_rows(reinterpret_cast<const float*>(form.data) + pending.first + from, pending.buffer->dots + from * keys,
+                  relu_to - from, sums);
+    const int aggregate_from = from > relu ? from : relu;
+    if (aggregate_from < to) {
+      add_aggregate_rows(form.aggregate_rows, pending.buffer->dots + aggregate_from * keys, aggregate_from - relu,
+                         to - aggregate_from, aggregates);
+    }
   }
 
-  static inline void finish(const ScreenItem& item, const Panel& panel, const Sums& sums) {
+  /// The share of the pending rows that runs under one chunk's products.
+  [[gnu::always_inline]] static void advance(const Pending& pending, int chunk, Sums& sums, Aggregates& aggregates) {
+    const int from = chunk * pending.share;
+    if (from >= pending.rows) return;
+    const int left = pending.rows - from;
+    add_rows(pending, from, from + (left < pending.share ? left : pending.share), sums, aggregates);
+  }
+
+  template <int tile>
+  static inline void store_and_clear(Buffer* previous) {
+    if (previous != nullptr) Tiles::template store<tile>(previous->dots + 16 * tile, keys * sizeof(float));
+    Tiles::template zero<tile>();
+  }
+
+  /// One chunk of 32 dimensions of a block of rows against 64 keys: four accumulators (tiles 0-3) share each tile of
+  /// rows (4); tiles 5 and 6 take the keys in turn. The first chunk stores what each accumulator still holds of the
+  /// block before just before it needs it: at the end of that block the stores would wait for its last products with
+  /// nothing to do meanwhile.
+  template <bool first>
+  [[gnu::always_inline]] static void chunk_products(const std::byte* rows, const std::byte* key, Buffer* previous) {
+    Tiles::template load<4>(rows, 64);
+    Tiles::template load<5>(key, 64);
+    if constexpr (first) store_and_clear<0>(previous);
+    Tiles::template multiply_add<0, 4, 5>();
+    Tiles::template load<6>(key + 1024, 64);
+    if constexpr (first) store_and_clear<1>(previous);
+    Tiles::template multiply_add<1, 4, 6>();
+    Tiles::template load<5>(key + 2048, 64);
+    if constexpr (first) store_and_clear<2>(previous);
+    Tiles::template multiply_add<2, 4, 5>();
+    Tiles::template load<6>(key + 3072, 64);
+    if constexpr (first) store_and_clear<3>(previous);
+    Tiles::template multiply_add<3, 4, 6>();
+  }
+
+  template <class Meanwhile>
+  [[gnu::always_inline]] static void block_products(const std::byte* rows, int row_count, const std::byte* codes,
+                                                    int chunks, Buffer* previous, const Meanwhile& meanwhile) {
+    chunk_products<true>(rows, codes, previous);
+    meanwhile(0);
+    for (int chunk = 1; chunk < chunks; ++chunk) {
+      chunk_products<false>(rows + chunk * row_count * 64, codes + chunk * 4096, nullptr);
+      meanwhile(chunk);
+    }
+  }
+
+  static void store_block(Buffer* buffer) {
+    Tiles::template store<0>(buffer->dots, keys * sizeof(float));
+    Tiles::template store<1>(buffer->dots + 16, keys * sizeof(float));
+    Tiles::template store<2>(buffer->dots + 32, keys * sizeof(float));
+    Tiles::template store<3>(buffer->dots + 48, keys * sizeof(float));
+  }
+
+  [[gnu::always_inline]] static void start(const Form& form, Sums& sums, Aggregates& aggregates) {
+    for (int v = 0; v < 4; ++v) sums.sum[v] = _mm512_setzero_ps();
+    for (int v = 0; v < 4; ++v) aggregates.largest[v] = _mm512_set1_ps(form.aggregate_floor);
+  }
+
+  [[gnu::always_inline]] static void finish(const ScreenItem& item, const Panel& panel, const Sums& sums,
+                                            const Aggregates& aggregates) {
     const Form& form = *item.form;
     __m512 allowance[4];
     allowances<Lanes>(form, panel.features, keys, allowance);
     for (int v = 0; v < 4; ++v) {
       const __m512 scale = _mm512_loadu_ps(panel.scale + 16 * v);
       if (item.lower == nullptr) {
-        const __m512 t = _mm512_add_ps(_mm512_sub_ps(sums.sum[v], sums.aggregate[v]), allowance[v]);
+        const __m512 t = _mm512_add_ps(_mm512_sub_ps(sums.sum[v], aggregates.largest[v]), allowance[v]);
         _mm512_storeu_ps(item.upper + 16 * v, Scaled<Lanes>(form, scale, t).up());
       } else {
         _mm512_storeu_ps(item.upper + 16 * v,
@@ -211,42 +252,112 @@ struct AmxKernels {
     }
   }
 
+  /// The blocks of many items one after another. While the products of one run, the dot products of the block before
+  /// lie in the accumulators and the epilogue of the block before that reads its buffer: what tiles store cannot be
+  /// forwarded to loads, so a buffer is read a block after it was written.
+  class Screening {
+   public:
+    explicit Screening(const Panel& panel) : panel_(panel), chunks_(panel.head_dim / 32) {
+      in_tiles_.buffer = &buffers_[0];
+    }
+
+    [[gnu::always_inline]] void block(const ScreenItem& item, const Blocks& blocks, int b, int share, Sums& sums) {
+      const int rows = blocks.rows;
+      if (rows != configured_) reconfigure(rows, sums);
+      const std::byte* data = item.form->data + coefficient_bytes(item.form->relu_rows);
+      begin(sums);
+      const Pending stored = stored_;
+      block_products(data + b * rows * item.form->head_dim * 2, rows, panel_.data, chunks_, in_tiles_.buffer,
+                     [&](int chunk) { advance(stored, chunk, sums, aggregates_); });
+      end(sums);
+      if (b == 0) expect_results(item);
+      Buffer* const other = other_than(in_tiles_.buffer);
+      stored_ = in_tiles_;
+      in_tiles_ = {&item, other, b * rows, rows, share, b == 0, b + 1 == blocks.count};
+    }
+
+    [[gnu::always_inline]] void drain(Sums& sums) {
+      if (configured_ == 0) return;
+      retire(sums);
+      retire(sums);
+    }
+
+   private:
+    Buffer* other_than(const Buffer* buffer) { return buffer == &buffers_[0] ? &buffers_[1] : &buffers_[0]; }
+
+    [[gnu::always_inline]] void begin(Sums& sums) {
+      if (stored_.opens) start(*stored_.item->form, sums, aggregates_);
+    }
+    [[gnu::always_inline]] void end(const Sums& sums) {
+      if (stored_.closes) finish(*stored_.item, panel_, sums, aggregates_);
+    }
+
+    /// Bounds go to lines that only a far cache or memory holds: they are asked for while the row's products run.
+    [[gnu::always_inline]] static void expect_results(const ScreenItem& item) {
+      for (int v = 0; v < 4; ++v) Tiles::expect_write(item.upper + 16 * v);
+      if (item.lower == nullptr) return;
+      for (int v = 0; v < 4; ++v) Tiles::expect_write(item.lower + 16 * v);
+    }
+
+    /// Ends the block that waits in a buffer and empties the accumulators into the other.
+    [[gnu::always_inline]] void retire(Sums& sums) {
+      store_block(in_tiles_.buffer);
+      begin(sums);
+      if (stored_.item != nullptr) add_rows(stored_, 0, stored_.rows, sums, aggregates_);
+      end(sums);
+      Buffer* const other = other_than(in_tiles_.buffer);
+      stored_ = in_tiles_;
+      in_tiles_ = {};
+      in_tiles_.buffer = other;
+    }
+
+    /// A new configuration clears all tiles.
+    [[gnu::always_inline]] void reconfigure(int rows, Sums& sums) {
+      if (configured_ != 0) retire(sums);
+      session_.use(rows);
+      configured_ = rows;
+    }
+
+    Buffer buffers_[2];
+    Aggregates aggregates_;
+    typename Tiles::Session session_;
+    const Panel& panel_;
+    Pending stored_, in_tiles_;
+    int chunks_, configured_ = 0;
+  };
+
   /// Rows in order of their block size, so that the tiles are configured once a size: a product takes as many cycles as
   /// the first operand has rows, and a configuration as long as several products.
   static void screen(const ScreenItem* items, int count, const Panel& panel) {
-    alignas(64) float buffer[most_rows * keys];  // one is enough: it is read under the products and written after them
+    constexpr int most = 64;  // items sorted at a time
+    for (; count > most; items += most, count -= most) screen_some(items, most, panel);
+    screen_some(items, count, panel);
+  }
+
+  static void screen_some(const ScreenItem* items, int count, const Panel& panel) {
+    Blocks blocks[64];
+    unsigned sizes = 0;
+    for (int i = 0; i < count; ++i) {
+      blocks[i] = Blocks::of(items[i].form->relu_rows, items[i].form->aggregate_rows);
+      sizes |= 1U << static_cast<unsigned>(blocks[i].rows);
+    }
+    Sums sums{};
+    Screening screening(panel);
     const int chunks = panel.head_dim / 32;
-    typename Tiles::Session session;
-    Pending pending;
-    Sums sums;
     for (int rows = 0; rows <= most_rows; ++rows) {
+      if ((sizes >> static_cast<unsigned>(rows) & 1U) == 0) continue;
+      const int share = (rows + chunks - 1) / chunks;
       for (int i = 0; i < count; ++i) {
-        const Form& form = *items[i].form;
-        const Blocks blocks = Blocks::of(form.relu_rows, form.aggregate_rows);
-        if (blocks.rows != rows) continue;
-        if (blocks.count == 0) {
-          Sums none;
-          start(form, none);
-          finish(items[i], panel, none);
-          continue;
+        if (blocks[i].rows != rows) continue;
+        if (rows == 0) {
+          Aggregates none;
+          start(*items[i].form, sums, none);
+          finish(items[i], panel, sums, none);
         }
-        session.use(rows);
-        const std::byte* data = form.data + coefficient_bytes(form.relu_rows);
-        for (int b = 0; b < blocks.count; ++b) {
-          block_products(data + b * rows * form.head_dim * 2, rows, panel.data, chunks, buffer,
-                         [&](int chunk) { advance(pending, buffer, chunk, chunks, sums); });
-          if (b == 0) {
-            if (pending.item != nullptr) finish(*pending.item, panel, sums);
-            start(form, sums);
-          }
-          pending = {&items[i], blocks, b};
-        }
+        for (int b = 0; b < blocks[i].count; ++b) screening.block(items[i], blocks[i], b, share, sums);
       }
     }
-    if (pending.item != nullptr) {
-      advance(pending, buffer, 0, 1, sums);
-      finish(*pending.item, panel, sums);
-    }
+    screening.drain(sums);
   }
 
   // NOLINTBEGIN(readability-non-const-parameter): written through the item
@@ -267,12 +378,13 @@ struct AmxKernels {
     const std::byte* rows = form.data + coefficient_bytes(form.relu_rows);
     const int last =
         wanted > form.relu_rows ? wanted + form.aggregate_rows : wanted;  // one past the stored rows needed
-    alignas(64) float buffer[most_rows * keys];
+    Buffer buffer;
     typename Tiles::Session session;
     session.use(blocks.rows);
     for (int b = 0; b * blocks.rows < last; ++b) {
-      block_products(rows + b * blocks.rows * form.head_dim * 2, blocks.rows, panel.data, form.head_dim / 32, buffer,
+      block_products(rows + b * blocks.rows * form.head_dim * 2, blocks.rows, panel.data, form.head_dim / 32, nullptr,
                      [](int) {});
+      store_block(&buffer);
       for (int r = 0; r < blocks.rows; ++r) {
         const int stored = b * blocks.rows + r;
         const bool low = stored >= form.relu_rows + form.aggregate_rows;
@@ -280,7 +392,7 @@ struct AmxKernels {
         if (stored >= blocks.stored || row >= wanted) continue;
         float* out = dots + row * keys;
         for (int v = 0; v < 4; ++v) {
-          const __m512 x = _mm512_load_ps(buffer + r * keys + 16 * v);
+          const __m512 x = _mm512_load_ps(buffer.dots + r * keys + 16 * v);
           _mm512_storeu_ps(out + 16 * v, low ? _mm512_add_ps(x, _mm512_loadu_ps(out + 16 * v)) : x);
         }
       }

@@ -64,6 +64,7 @@ struct EmulatedTiles {
       __builtin_memcpy(static_cast<std::byte*>(to) + static_cast<std::size_t>(r) * stride, state.data[tile][r], 64);
     }
   }
+  static void expect_write(const void*) {}
   template <int accumulator, int rows, int keys>
   static void multiply_add() {
     for (int m = 0; m < rows_of(accumulator); ++m) {
