@@ -18,9 +18,9 @@ struct Quantiles {
 };
 /// Of the values that are not NaN; sorts them.
 [[nodiscard]] Quantiles quantiles(std::vector<double> values);
-[[nodiscard]] Json to_json(const Quantiles& quantiles);
+[[nodiscard]] Json to_json(const Quantiles& q);
 /// "0.41 (0.03 to 1.20)": median and range; "-" where there is no value.
-[[nodiscard]] std::string text(const Quantiles& quantiles, std::string_view unit = "");
+[[nodiscard]] std::string text(const Quantiles& q, std::string_view unit = "");
 
 /// What the trace is.
 void describe_input(const Trace& trace, Table& table, Json& json);
