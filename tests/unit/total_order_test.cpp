@@ -38,9 +38,9 @@ TEST(TotalOrder, IsStrictAndTotal) {
 }
 
 TEST(TotalOrder, EqualScoresGoByIndexAndZerosAreEqual) {
-  static_assert(before({0.0F, 3}, {-0.0F, 4}));
-  static_assert(before({-0.0F, 3}, {0.0F, 4}));
-  static_assert(!before({0.0F, 4}, {-0.0F, 3}));
+  EXPECT_TRUE(before({0.0F, 3}, {-0.0F, 4}));
+  EXPECT_TRUE(before({-0.0F, 3}, {0.0F, 4}));
+  EXPECT_FALSE(before({0.0F, 4}, {-0.0F, 3}));
   static_assert(before({2.0F, 9}, {1.0F, 0}));
   EXPECT_TRUE(before({std::numeric_limits<float>::infinity(), 9}, {std::numeric_limits<float>::max(), 0}));
   EXPECT_TRUE(before({std::numeric_limits<float>::lowest(), 9}, {-std::numeric_limits<float>::infinity(), 0}));
