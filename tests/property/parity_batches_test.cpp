@@ -1,6 +1,7 @@
 // A row's answer depends on the row alone: not on the batch it came in, its place there, the runs before, the repeats.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <numeric>
 
 #include "support/parity.hpp"
@@ -177,7 +178,15 @@ TEST(Paths, SeedsOfEveryQualityChangeNothing) {
         around.carry = &carry;
         carry.resize(plan(shape_of(workload.problem), options).carry_bytes());
         for (int call = 0; call < 6; ++call) {
-          // Seeds of nobody, of the same rows, of the same rows again, of other keys, damaged.
+          // Seeds of nobody, of the same rows, of the same rows again, of other keys, one key over and over, damaged.
+          if (call == 4) {
+            // Every word behind the header: as many seeds as there is room for, all of them the best key of the last
+            // row.
+            Options one = options;
+            one.top_k = 1;
+            const std::int32_t best = expected(workload.problem, one, table).indices.back();
+            for (std::size_t at = 32; at + 4 <= carry.size(); at += 4) std::memcpy(carry.data() + at, &best, 4);
+          }
           if (call == 3) static_cast<void>(run_guarded(other.problem, options, "other", around));
           if (call == 5)
             for (int hit = 0; hit < 40; ++hit)
