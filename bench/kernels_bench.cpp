@@ -47,7 +47,8 @@ struct Keys {
 constexpr int kPanels = 8, kForms = 16;
 
 /// kPanels panels against one form after another, as the backend does.
-void upper(benchmark::State& state, const Kernels* kernels, int rows, int aggregates, int head_dim, double peak) {
+void screen(benchmark::State& state, const Kernels* kernels, int rows, int aggregates, int head_dim, bool lower,
+            double peak) {
   const FloatEnvironment environment;
   const int keys_per_panel = kernels->panel_keys;
   const Keys keys(kPanels * keys_per_panel, head_dim);
@@ -72,9 +73,9 @@ void upper(benchmark::State& state, const Kernels* kernels, int rows, int aggreg
     form_memory.emplace_back(kernels->form_bytes(rows, head_dim));
     forms.push_back(kernels->make_form(spec, ScoreModel::f64, form_memory.back().data));
   }
-  std::vector<float> out(static_cast<std::size_t>(keys_per_panel));
+  std::vector<float> out(static_cast<std::size_t>(2 * keys_per_panel));
   std::vector<ScreenItem> items;
-  for (const Form& form : forms) items.push_back({&form, nullptr, out.data()});
+  for (const Form& form : forms) items.push_back({&form, lower ? out.data() + keys_per_panel : nullptr, out.data()});
   for (auto _ : state) {
     for (const Panel& panel : panels) {
       kernels->screen(items.data(), kForms, panel);
@@ -148,12 +149,16 @@ int main(int argc, char** argv) {
     const std::string prefix = std::string(name(isa.isa)) + "/";
     benchmark::AddCustomContext(prefix + "peak_gflops", std::to_string(peak));
     for (const int rows : {1, 2, 4, 8, 10, 14, 15, 16, 17, 18, 20, 22, 24, 32, 34, 64}) {
-      benchmark::RegisterBenchmark((prefix + "upper/rows:" + std::to_string(rows)).c_str(), upper, kernels, rows, 0,
-                                   128, peak);
+      benchmark::RegisterBenchmark((prefix + "upper/rows:" + std::to_string(rows)).c_str(), screen, kernels, rows, 0,
+                                   128, false, peak);
+    }
+    for (const int rows : {32, 64}) {
+      benchmark::RegisterBenchmark((prefix + "bounds/rows:" + std::to_string(rows)).c_str(), screen, kernels, rows, 0,
+                                   128, true, peak);
     }
     for (const int rows : {16, 20}) {
-      benchmark::RegisterBenchmark((prefix + "upper/rows:" + std::to_string(rows) + "/aggregates:2").c_str(), upper,
-                                   kernels, rows, 2, 128, peak);
+      benchmark::RegisterBenchmark((prefix + "upper/rows:" + std::to_string(rows) + "/aggregates:2").c_str(), screen,
+                                   kernels, rows, 2, 128, false, peak);
     }
     for (const bool gathered : {false, true}) {
       const std::string how = prefix + (gathered ? "pack/gathered" : "pack/consecutive");
