@@ -20,6 +20,9 @@ struct BackendTable {
               std::span<std::byte> workspace, Carry carry, Stats& stats);
   /// Scores of a validated problem; `state` as completed by plan().
   void (*scores)(const PlanState& state, const Problem& problem, TensorView<float, 2> out);
+  /// Queues a validated problem on a device stream; null for backends of the host.
+  void (*run_on_stream)(const PlanState& state, const Problem& problem, const Selection& selection, void* workspace,
+                        void* stream) = nullptr;
 };
 
 struct PlanState {
@@ -34,5 +37,10 @@ struct PlanState {
 
 [[nodiscard]] const BackendTable& reference_backend() noexcept;
 [[nodiscard]] const BackendTable& cpu_backend() noexcept;
+/// Null where the backend is not built in or finds no Hopper GPU; cuda_why() says which, in one sentence.
+[[nodiscard]] const BackendTable* cuda_backend() noexcept;
+[[nodiscard]] const std::string& cuda_why() noexcept;
+/// Why this plan cannot go to the CUDA backend; empty where it can.
+[[nodiscard]] std::string cuda_refuses(const Shape& shape, const Options& options);
 
 }  // namespace dosa::detail

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "contract/host_device.hpp"
 #include "dosa/problem.hpp"
 
 namespace dosa {
@@ -17,28 +18,28 @@ struct KeyAddress {
 class KeySource {
  public:
   KeySource() = default;
-  explicit KeySource(const ContiguousKeys& keys)
+  DOSA_HOST_DEVICE explicit KeySource(const ContiguousKeys& keys)
       : codes_(keys.codes.data),
         scales_(keys.scales.data),
         stride_(keys.codes.strides[0]),
         scale_stride_(keys.scales.strides[0]),
         head_dim_(static_cast<std::int32_t>(keys.codes.shape[1])) {}
-  KeySource(const PagedKeys& keys, std::int64_t request)
+  DOSA_HOST_DEVICE KeySource(const PagedKeys& keys, std::int64_t request)
       : codes_(keys.cache),
         stride_(keys.page_stride),
         head_dim_(keys.head_dim),
         pages_(keys.pages),
         table_(keys.block_table.data + request * keys.block_table.strides[0]),
         table_stride_(keys.block_table.strides[1]),
-        page_shift_(std::countr_zero(static_cast<std::uint32_t>(keys.page_size))) {}
+        page_shift_(log2_of(keys.page_size)) {}
 
   // Always inlined: files compiled for one instruction set call these, and a copy with wide instructions that the
   // linker picked for everybody would not run on every processor.
-  [[nodiscard]] [[gnu::always_inline]] std::int32_t head_dim() const noexcept { return head_dim_; }
-  [[nodiscard]] bool paged() const noexcept { return table_ != nullptr; }
+  DOSA_HOST_DEVICE [[nodiscard]] [[gnu::always_inline]] std::int32_t head_dim() const noexcept { return head_dim_; }
+  DOSA_HOST_DEVICE [[nodiscard]] bool paged() const noexcept { return table_ != nullptr; }
 
   /// Reads the block table only for the page of key i.
-  [[nodiscard]] [[gnu::always_inline]] KeyAddress locate(std::int64_t i) const noexcept {
+  DOSA_HOST_DEVICE [[nodiscard]] [[gnu::always_inline]] KeyAddress locate(std::int64_t i) const noexcept {
     if (table_ == nullptr) return {codes_ + i * stride_, scales_ + i * scale_stride_};
     const std::int64_t page = table_[(i >> page_shift_) * table_stride_];
     if (page < 0 || page >= pages_) return {nullptr, nullptr};
@@ -49,6 +50,14 @@ class KeySource {
   }
 
  private:
+  DOSA_HOST_DEVICE [[gnu::always_inline]] static int log2_of(std::int32_t power) noexcept {
+#if defined(__CUDA_ARCH__)
+    return __ffs(power) - 1;  // nvcc 13.0 gets std::countr_zero wrong in device code
+#else
+    return std::countr_zero(static_cast<std::uint32_t>(power));
+#endif
+  }
+
   const std::uint8_t* codes_ = nullptr;
   const float* scales_ = nullptr;
   std::int64_t stride_ = 0;  ///< contiguous: codes from key to key; paged: bytes from page to page

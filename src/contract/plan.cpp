@@ -7,14 +7,25 @@
 #include "contract/backend.hpp"
 #include "contract/validate.hpp"
 #include "cpu/dispatch.hpp"
+#include "dosa/cuda.hpp"
 
 namespace dosa {
 namespace {
 
-const detail::BackendTable& choose_backend(const Options& options, const Shape& shape) {
-  if (options.backend == Backend::cuda)
-    throw Error(ErrorKind::not_available, "backend cuda: not built in; wanted a build with CUDA and a Hopper GPU");
-  if (shape.device.kind != DeviceKind::cpu)
+const detail::BackendTable& choose_backend(const Options& options, const Shape& shape, std::string& why) {
+  const bool on_device = shape.device.kind != DeviceKind::cpu;
+  const detail::BackendTable* const cuda = detail::cuda_backend();
+  const bool asked = options.backend == Backend::cuda;
+  if (asked || (options.backend == Backend::automatic && options.model == ScoreModel::sm90 && cuda != nullptr)) {
+    if (cuda == nullptr)
+      throw Error(ErrorKind::not_available,
+                  fmt::format("backend cuda: {}; wanted a build with CUDA and a Hopper GPU", detail::cuda_why()));
+    const std::string refusal = detail::cuda_refuses(shape, options);
+    if (refusal.empty()) return *cuda;
+    if (asked || on_device) throw Error(ErrorKind::not_available, fmt::format("backend cuda: {}", refusal));
+    why = fmt::format("; not cuda: {}", refusal);
+  }
+  if (on_device)
     throw Error(
         ErrorKind::not_available,
         fmt::format("backend {}: found tensors on a device, wanted them in host memory", name(options.backend)));
@@ -35,10 +46,12 @@ Plan plan(const Shape& shape, const Options& options) {
   auto state = std::make_shared<detail::PlanState>();
   state->shape = shape;
   state->options = options;
-  state->backend = &choose_backend(options, shape);
+  std::string not_cuda;
+  state->backend = &choose_backend(options, shape, not_cuda);
   state->backend_asked = options.backend != Backend::automatic;
   state->options.backend = state->backend->backend;
   state->backend->plan(*state);
+  state->why += not_cuda;
   Plan result;
   result.state_ = std::move(state);
   return result;
@@ -67,6 +80,22 @@ void run(const Plan& plan, const Problem& problem, const Selection& selection, s
   state.backend->run(state, problem, selection, workspace, carry, counted);
   counted.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (stats != nullptr) *stats = std::move(counted);
+}
+
+void run_on_stream(const Plan& plan, const Problem& problem, const Selection& selection, void* workspace,
+                   std::size_t workspace_bytes, void* stream) {
+  const detail::PlanState& state = plan.state();
+  if (state.backend->run_on_stream == nullptr || state.shape.device.kind != DeviceKind::cuda)
+    throw Error(ErrorKind::bad_input,
+                fmt::format("run_on_stream: found a plan of backend {} for {}, wanted backend cuda and device tensors",
+                            name(state.backend->backend),
+                            state.shape.device.kind == DeviceKind::cuda ? "a device" : "host memory"));
+  detail::validate_problem(problem, state.shape, state.options);
+  detail::validate_selection(selection, state.shape, state.options);
+  if (workspace_bytes < state.workspace_bytes || (workspace == nullptr && state.workspace_bytes > 0))
+    throw Error(ErrorKind::bad_input, fmt::format("workspace: found {} bytes, wanted {} or more of device memory",
+                                                  workspace_bytes, state.workspace_bytes));
+  state.backend->run_on_stream(state, problem, selection, workspace, stream);
 }
 
 void scores(const Problem& problem, const Options& options, TensorView<float, 2> out) {
@@ -114,7 +143,7 @@ Info info() {
   result.isas = cpu::available_isas();
   result.backends = {{Backend::reference, true, "scores everything under the model and sorts; the oracle"},
                      {Backend::cpu, true, fmt::format("oneTBB; {} ({})", name(result.chosen), choice.by)},
-                     {Backend::cuda, false, "not built in"}};
+                     {Backend::cuda, detail::cuda_backend() != nullptr, detail::cuda_why()}};
   Options options;
   options.top_k = 1;
   result.threads = plan({.rows = 0, .heads = 1, .head_dim = 32}, options).options().threads;

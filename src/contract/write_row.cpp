@@ -3,29 +3,18 @@
 #include <algorithm>
 #include <limits>
 
+#include "contract/written_index.hpp"
+
 namespace dosa {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-std::int64_t written_index(const PagedKeys* paged, IndexBase base, const Row& row, std::int64_t key) noexcept {
-  switch (base) {
-    case IndexBase::absolute:
-      return key + row.first_key;
-    case IndexBase::window:
-      return key + row.first_key - row.window.first;
-    case IndexBase::slot:
-      break;
-  }
-  const std::int64_t page = *paged->block_table.at(row.request, key / paged->page_size);
-  return page * paged->page_size + key % paged->page_size;
-}
-
 }  // namespace
 
 void RowWriter::put(std::int64_t key, float score) {
-  *selection_.indices.at(row_.row, slot_) =
-      static_cast<std::int32_t>(written_index(paged_, options_.index_base, row_, key));
+  *selection_.indices.at(row_.row, slot_) = static_cast<std::int32_t>(
+      written_index(paged_, options_.index_base, row_.request, row_.first_key, row_.window.first, key));
   if (options_.scores) *selection_.scores.at(row_.row, slot_) = score;
   ++slot_;
 }

@@ -1,0 +1,342 @@
+// Parity of the CUDA backend with the CPU's model, byte for byte: recorded bits of the served kernel, every named
+// workload, drawn shapes, forced splits and loaders, repeats, graph replays, streams side by side.
+// Usage: device_check [--vectors DIR] [--seconds S] [--quick] [SECTION...]; exit 1 where anything differs.
+#include <cuda_runtime.h>
+
+#include <cstring>
+#include <filesystem>
+#include <set>
+
+#include "contract/window.hpp"
+#include "cuda/layout.hpp"
+#include "cuda/staging.hpp"
+#include "device_support.hpp"
+#include "golden/vector_file.hpp"
+#include "workloads/random.hpp"
+#include "workloads/workloads.hpp"
+
+namespace dosa::tools {
+namespace {
+
+using cuda::tuning;
+using cuda::Tuning;
+using workloads::Random;
+
+const std::vector<std::pair<std::string, Tuning>>& variants() {
+  static const std::vector<std::pair<std::string, Tuning>> kAll = {
+      {"planned", {}},
+      {"fused, no sample", {.chunks = 1, .sample_keys = 0}},
+      {"fused, small kernels", {.chunks = 1, .rows_together = 4}},
+      {"5 pieces, 8 rows", {.chunks = 5, .rows_together = 8}},
+      {"33 pieces, sample 2048", {.chunks = 33, .sample_keys = 2048, .rows_together = 64}},
+      {"plain loader", {.plain_loader = true}},
+      {"plain loader, 7 pieces", {.chunks = 7, .plain_loader = true}},
+      {"3 blocks in flight", {.chunks = 1, .rows_together = 64, .grid = 3}},
+  };
+  return kAll;
+}
+
+OwnedSelection on(const Problem& problem, Options options, Backend backend) {
+  options.backend = backend;
+  options.model = ScoreModel::sm90;
+  return select(problem, options);
+}
+
+void compare(Tally& tally, const Problem& problem, const Options& options, const std::string& what,
+             std::size_t first_variant, std::size_t variant_count) {
+  const OwnedSelection wanted = on(problem, options, Backend::cpu);
+  for (std::size_t v = 0; v < variant_count; ++v) {
+    const auto& [name, forced] = variants()[(first_variant + v) % variants().size()];
+    tuning() = forced;
+    try {
+      const OwnedSelection found = on(problem, options, Backend::cuda);
+      tuning() = {};
+      tally.expect(fmt::format("{} ({})", what, name), difference(wanted, found));
+    } catch (const Error&) {
+      fmt::print("FAILED {} ({})\n", what, name);
+      throw;
+    }
+  }
+}
+
+void check_vectors(Tally& tally, const std::string& folder) {
+  long bits = 0;
+  for (const auto& path : test::vector_files(folder, false)) {
+    const test::RecordedLogits recorded{test::VectorFile(path)};
+    Problem problem;
+    problem.q = TensorView<const std::uint8_t, 3>::contiguous(recorded.q.data(),
+                                                              {recorded.queries, recorded.heads, recorded.head_dim});
+    problem.weights =
+        TensorView<const float, 2>::contiguous(recorded.weights.data(), {recorded.queries, recorded.heads});
+    problem.keys = ContiguousKeys{
+        TensorView<const std::uint8_t, 2>::contiguous(recorded.k.data(), {recorded.keys, recorded.head_dim}),
+        TensorView<const float, 1>::contiguous(recorded.k_scale.data(), {recorded.keys})};
+    problem.ks = TensorView<const std::int32_t, 1>::contiguous(recorded.ks.data(), {recorded.queries});
+    problem.ke = TensorView<const std::int32_t, 1>::contiguous(recorded.ke.data(), {recorded.queries});
+    Options options;
+    options.model = ScoreModel::sm90;
+    options.backend = Backend::cuda;
+    for (const auto& [name, forced] : variants()) {
+      tuning() = forced;
+      std::vector<std::uint32_t> found(recorded.logits.size());
+      scores(
+          problem, options,
+          TensorView<float, 2>::contiguous(reinterpret_cast<float*>(found.data()), {recorded.queries, recorded.keys}));
+      tuning() = {};
+      std::size_t differ = 0;
+      for (std::size_t i = 0; i < found.size(); ++i) differ += found[i] != recorded.logits[i] ? 1U : 0U;
+      bits += static_cast<long>(found.size()) * 32;
+      tally.expect(fmt::format("{} ({})", recorded.name, name),
+                   differ == 0 ? "" : fmt::format("{} of {} logits", differ, found.size()));
+    }
+  }
+  fmt::print("vectors: {} bits compared\n", bits);
+}
+
+Options drawn_options(Random& random, std::int64_t top_k, bool paged) {
+  Options options;
+  options.top_k = random.chance(0.7) ? top_k : random.below(2 * top_k) + 1;
+  options.top_k = std::min<std::int64_t>(options.top_k, cuda::kMaxTopK);
+  options.order = random.chance(0.5) ? Order::index : Order::score;
+  const std::int64_t base = random.below(paged ? 3 : 2);
+  options.index_base = base == 0 ? IndexBase::absolute : base == 1 ? IndexBase::window : IndexBase::slot;
+  options.scores = random.chance(0.6);
+  if (random.chance(0.25)) options.always_first = random.below(40), options.always_last = random.below(70);
+  return options;
+}
+
+void check_workloads(Tally& tally, bool quick) {
+  Random random(11);
+  std::size_t variant = 0;
+  for (const workloads::Entry& entry : workloads::registry()) {
+    for (int size = 0; size < (quick ? 1 : 2); ++size) {
+      workloads::Size wanted = entry.small;
+      if (size == 1)
+        wanted.rows = 24, wanted.keys = 40000, wanted.heads = 32, wanted.head_dim = 128, wanted.top_k = 2048;
+      const workloads::Workload made = workloads::make(entry, wanted);
+      const bool paged = std::holds_alternative<PagedKeys>(made.problem.keys);
+      Options options;
+      options.top_k = std::min<std::int64_t>(std::max<std::int64_t>(made.top_k, 1), cuda::kMaxTopK);
+      options.scores = true;
+      compare(tally, made.problem, options, std::string(entry.name), variant, quick ? 3 : 4);
+      variant += 3;
+      compare(tally, made.problem, drawn_options(random, options.top_k, paged), std::string(entry.name) + " drawn",
+              variant, 2);
+      variant += 1;
+    }
+  }
+}
+
+void check_sweep(Tally& tally, double seconds) {
+  using workloads::Codes;
+  using workloads::Scales;
+  using workloads::Weights;
+  Random random(29);
+  const auto start = std::chrono::steady_clock::now();
+  constexpr int kHeads[] = {1, 4, 8, 16, 24, 32, 32, 40, 48, 64, 64, 96, 128};
+  constexpr int kDims[] = {32, 64, 96, 128, 128, 128, 192, 256};
+  constexpr int kTopK[] = {1, 2, 64, 512, 1024, 2047, 2048, 2049, 4096};
+  constexpr int kPage[] = {1, 2, 16, 32, 64, 64, 128, 256};
+  for (long round = 0;; ++round) {
+    if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() > seconds) break;
+    workloads::Size size;
+    size.rows = random.below(40) + 1;
+    size.keys = random.chance(0.3) ? random.below(300) + 1 : random.below(30000) + 1;
+    size.heads = kHeads[random.below(std::size(kHeads))];
+    size.head_dim = kDims[random.below(std::size(kDims))];
+    size.top_k = kTopK[random.below(std::size(kTopK))];
+    size.seed = random.bits();
+    workloads::Recipe recipe;
+    if (random.chance(0.6)) {
+      recipe.q = static_cast<Codes>(random.below(10));
+      recipe.k = static_cast<Codes>(random.below(10));
+      recipe.scales = static_cast<Scales>(random.below(7));
+      recipe.weights = static_cast<Weights>(random.below(8));
+    }
+    workloads::Workload made = workloads::mix(size, recipe);
+    std::string what =
+        fmt::format("sweep {}: Q {} N {} H {} D {} codes {}/{} scales {} weights {}", round, size.rows, size.keys,
+                    size.heads, size.head_dim, static_cast<int>(recipe.q), static_cast<int>(recipe.k),
+                    static_cast<int>(recipe.scales), static_cast<int>(recipe.weights));
+    const bool paged = random.chance(0.4);
+    if (paged) {
+      const int page = kPage[random.below(std::size(kPage))];
+      const std::int64_t gap = 4 * random.below(9);
+      made = workloads::paged(made, page, gap, true, random.bits());
+      what += fmt::format(" pages of {} gap {}", page, gap);
+    }
+    const Options options = drawn_options(random, size.top_k, paged);
+    what += fmt::format(" K {} order {} base {}", options.top_k, name(options.order), name(options.index_base));
+    compare(tally, made.problem, options, what, static_cast<std::size_t>(random.below(8)), 2);
+  }
+}
+
+void check_repeats(Tally& tally) {
+  for (const char* entry_name : {"concentrated", "relu_plateau", "all_equal", "few_values", "sorted_up"}) {
+    workloads::Size size;
+    size.rows = 40, size.keys = 100000, size.heads = 32, size.head_dim = 128, size.top_k = 2048;
+    const workloads::Workload made = workloads::make(workloads::find(entry_name), size);
+    Options options;
+    options.top_k = 2048;
+    options.scores = true;
+    const OwnedSelection wanted = on(made.problem, options, Backend::cpu);
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      tuning().chunks = repeat % 2 == 0 ? 1 : 0;
+      tally.expect(fmt::format("{} repeat {}", entry_name, repeat),
+                   difference(wanted, on(made.problem, options, Backend::cuda)));
+      tuning() = {};
+    }
+  }
+}
+
+/// Device-resident problem with its outputs, for streams and graphs.
+struct Resident {
+  explicit Resident(const Problem& host, Options asked)
+      : staging({DeviceKind::cuda, 0}), problem(staging.upload(host)) {
+    asked.backend = Backend::cuda;
+    asked.model = ScoreModel::sm90;
+    decided.emplace(plan(shape_of(problem), asked));
+    const std::int64_t rows = problem.q.shape[0];
+    result.rows = rows, result.top_k = asked.top_k;
+    result.indices.resize(static_cast<std::size_t>(rows * asked.top_k));
+    result.lengths.resize(static_cast<std::size_t>(rows));
+    host_selection.indices = TensorView<std::int32_t, 2>::contiguous(result.indices.data(), {rows, asked.top_k});
+    host_selection.lengths = TensorView<std::int32_t, 1>::contiguous(result.lengths.data(), {rows});
+    if (asked.scores) {
+      result.scores.resize(result.indices.size());
+      host_selection.scores = TensorView<float, 2>::contiguous(result.scores.data(), {rows, asked.top_k});
+    }
+    selection = staging.outputs(host_selection);
+    workspace = staging.allocate(decided->workspace_bytes());
+  }
+  void queue(cudaStream_t stream) {
+    run_on_stream(*decided, problem, selection, workspace, decided->workspace_bytes(), stream);
+  }
+  const OwnedSelection& fetch() {
+    staging.download(selection, host_selection);
+    return result;
+  }
+  cuda::Staging staging;
+  Problem problem;
+  std::optional<Plan> decided;
+  Selection selection, host_selection;
+  OwnedSelection result;
+  void* workspace = nullptr;
+};
+
+void check_graphs(Tally& tally) {
+  for (const std::int64_t rows : {3, 8, 40, 2400}) {
+    workloads::Size size;
+    size.rows = rows, size.keys = 50000, size.heads = 32, size.head_dim = 128, size.top_k = 512;
+    const workloads::Workload made = workloads::mix(size, {});
+    Options options;
+    options.top_k = 512;
+    options.scores = true;
+    Resident resident(made.problem, options);
+    cudaStream_t stream = nullptr;
+    cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t ready = nullptr;
+    cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+    resident.queue(stream);
+    cuda::check(cudaStreamEndCapture(stream, &graph), "capture");
+    cuda::check(cudaGraphInstantiate(&ready, graph, 0), "graph");
+    Random random(5);
+    for (int replay = 0; replay < 6; ++replay) {
+      // Other windows in the same tensors: empty, short, whole, shifted.
+      std::vector<std::int32_t> ks(static_cast<std::size_t>(rows)), ke(static_cast<std::size_t>(rows));
+      for (std::size_t t = 0; t < ks.size(); ++t) {
+        ks[t] = random.chance(0.5) ? 0 : static_cast<std::int32_t>(random.below(60000)) - 5000;
+        ke[t] = random.chance(0.3) ? 50000 : static_cast<std::int32_t>(random.below(60000)) - 5000;
+      }
+      Problem changed = made.problem;
+      changed.ks = TensorView<const std::int32_t, 1>::contiguous(ks.data(), {rows});
+      changed.ke = TensorView<const std::int32_t, 1>::contiguous(ke.data(), {rows});
+      const auto copy = [&](const std::int32_t* to, const std::vector<std::int32_t>& from) {
+        cuda::check(cudaMemcpy(const_cast<std::int32_t*>(to), from.data(), from.size() * 4, cudaMemcpyHostToDevice),
+                    "lengths");
+      };
+      copy(resident.problem.ks.data, ks);
+      copy(resident.problem.ke.data, ke);
+      cuda::check(cudaGraphLaunch(ready, stream), "replay");
+      cuda::check(cudaStreamSynchronize(stream), "replay");
+      tally.expect(fmt::format("graph of {} rows, replay {}", rows, replay),
+                   difference(on(changed, options, Backend::cpu), resident.fetch()));
+    }
+    cudaGraphExecDestroy(ready);
+    cudaGraphDestroy(graph);
+    cudaStreamDestroy(stream);
+  }
+}
+
+void check_streams(Tally& tally) {
+  Options options;
+  options.top_k = 1024;
+  std::vector<std::unique_ptr<Resident>> residents;
+  std::vector<OwnedSelection> wanted;
+  std::vector<cudaStream_t> streams;
+  for (int i = 0; i < 4; ++i) {
+    workloads::Size size;
+    size.rows = 30 * i + 5, size.keys = 30000, size.heads = i % 2 == 0 ? 32 : 64, size.head_dim = 128,
+    size.top_k = 1024;
+    size.seed = static_cast<std::uint64_t>(i) + 1;
+    const workloads::Workload made = workloads::mix(size, {});
+    residents.push_back(std::make_unique<Resident>(made.problem, options));
+    wanted.push_back(on(made.problem, options, Backend::cpu));
+    streams.emplace_back();
+    cuda::check(cudaStreamCreateWithFlags(&streams.back(), cudaStreamNonBlocking), "stream");
+  }
+  for (int round = 0; round < 10; ++round) {
+    for (std::size_t i = 0; i < residents.size(); ++i) residents[i]->queue(streams[i]);
+    cuda::check(cudaDeviceSynchronize(), "streams");
+    for (std::size_t i = 0; i < residents.size(); ++i)
+      tally.expect(fmt::format("stream {} round {}", i, round), difference(wanted[i], residents[i]->fetch()));
+  }
+  for (cudaStream_t stream : streams) cudaStreamDestroy(stream);
+}
+
+int main_checked(int argc, char** argv) {
+  std::string vectors;
+  double seconds = 60;
+  bool quick = false;
+  std::set<std::string> sections;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--vectors" && i + 1 < argc) {
+      vectors = argv[++i];
+    } else if (word == "--seconds" && i + 1 < argc) {
+      seconds = std::atof(argv[++i]);
+    } else if (word == "--quick") {
+      quick = true;
+    } else {
+      sections.insert(word);
+    }
+  }
+  for (const BackendInfo& backend : info().backends)
+    if (backend.backend == Backend::cuda) {
+      fmt::print("cuda: {}\n", backend.why);
+      if (!backend.available) return 5;
+    }
+  const auto wanted = [&](const char* section) { return sections.empty() || sections.contains(section); };
+  Tally tally;
+  if (wanted("vectors") && !vectors.empty()) check_vectors(tally, vectors), tally.section("vectors");
+  if (wanted("workloads")) check_workloads(tally, quick), tally.section("workloads");
+  if (wanted("repeats")) check_repeats(tally), tally.section("repeats");
+  if (wanted("graphs")) check_graphs(tally), tally.section("graphs");
+  if (wanted("streams")) check_streams(tally), tally.section("streams");
+  if (wanted("sweep")) check_sweep(tally, seconds), tally.section("sweep");
+  fmt::print("{} of {} comparisons differ\n", tally.wrong(), tally.compared());
+  return tally.wrong() == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace dosa::tools
+
+int main(int argc, char** argv) {
+  try {
+    return dosa::tools::main_checked(argc, argv);
+  } catch (const std::exception& error) {
+    fmt::print("device_check: {}\n", error.what());
+    return 2;
+  }
+}
