@@ -44,9 +44,20 @@ __device__ Pieces gather(const Params& p, std::int32_t t, Scratch& s, Entry* ent
   }
   __syncthreads();
   if (s.total > kGathered) return {from, p.capacity, counts, p.chunks, p.chunks >= kWarps ? 1 : kWarps / p.chunks};
-  for (int c = thread / 32; c < p.chunks; c += kWarps)
-    for (std::uint32_t i = threadIdx.x % 32; i < s.starts[c + 1] - s.starts[c]; i += 32)
-      entries[s.starts[c] + i] = from[static_cast<std::int64_t>(c) * p.capacity + i];
+  // A piece is shared by as many warps as there are to go round.
+  const Team<kWarps> team(thread / 32, s.team);
+  const Pieces pieces{from, p.capacity, counts, p.chunks, p.chunks >= kWarps ? 1 : kWarps / p.chunks};
+  for (int v = team.warp; v < pieces.slices(); v += kWarps) {
+    const Entry* slice;
+    std::uint32_t size;
+    pieces.slice(v, slice, size);
+    Entry* to = entries + s.starts[v / pieces.split] +
+                (slice - (from + static_cast<std::int64_t>(v / pieces.split) * p.capacity)) + team.lane;
+    team.each(slice, size, [&](const Entry& entry, bool valid) {
+      if (valid) *to = entry;
+      to += 32;
+    });
+  }
   __syncthreads();
   return {entries, 0, &s.total, 1, kWarps};
 }
@@ -135,7 +146,7 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const Params p) {
     __syncthreads();
     sorted = s.flag == 0 ? selected : selected + p.top_k;
   }
-  write_row(team, p, t, row, sorted, static_cast<std::int32_t>(kept), reinterpret_cast<std::uint32_t*>(memory), kWords);
+  write_row<kWords>(team, p, t, row, sorted, static_cast<std::int32_t>(kept), reinterpret_cast<std::uint32_t*>(memory));
 }
 
 __global__ void fill_matrix_kernel(const Params p) {

@@ -83,20 +83,25 @@ struct Team {
     }
   }
 
-  /// Smallest and largest of every thread's pair.
-  __device__ void extremes(std::uint64_t& low, std::uint64_t& high) const {
+  static __device__ void extremes_of_warp(std::uint64_t& low, std::uint64_t& high) {
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) {
-      low =
-          min(low, static_cast<std::uint64_t>(__shfl_xor_sync(kAllLanes, static_cast<unsigned long long>(low), step)));
-      high = max(high,
-                 static_cast<std::uint64_t>(__shfl_xor_sync(kAllLanes, static_cast<unsigned long long>(high), step)));
+      const unsigned long long other_low = __shfl_xor_sync(kAllLanes, static_cast<unsigned long long>(low), step);
+      const unsigned long long other_high = __shfl_xor_sync(kAllLanes, static_cast<unsigned long long>(high), step);
+      if (other_low < low) low = other_low;
+      if (other_high > high) high = other_high;
     }
+  }
+  /// Smallest and largest of every thread's pair.
+  __device__ void extremes(std::uint64_t& low, std::uint64_t& high) const {
+    extremes_of_warp(low, high);
     if constexpr (kWarps > 1) {
       sync();
       if (lane == 0) reduction[2 * warp] = low, reduction[2 * warp + 1] = high;
       sync();
-      for (int w = 0; w < kWarps; ++w) low = min(low, reduction[2 * w]), high = max(high, reduction[2 * w + 1]);
+      static_assert(kWarps == 32, "a lane a warp");
+      low = reduction[2 * lane], high = reduction[2 * lane + 1];
+      extremes_of_warp(low, high);
     }
   }
 
@@ -259,9 +264,8 @@ constexpr std::uint32_t kStretch = 256;
 /// Calls put(place, entry) for entries[begin, end), which lie in one span of 32 * words keys, with their places in
 /// index order. One warp; `bits`: 2 * words of shared memory (a bit a key, then the bits before each word). `words`: a
 /// power of two, at least 32.
-template <class Put>
-__device__ void place_span(std::uint32_t* bits, std::uint32_t words, const Entry* entries, std::int32_t begin,
-                           std::int32_t end, Put&& put) {
+template <std::uint32_t words, class Put>
+__device__ void place_span(std::uint32_t* bits, const Entry* entries, std::int32_t begin, std::int32_t end, Put&& put) {
   const auto lane = static_cast<std::int32_t>(threadIdx.x % 32);
   const std::uint32_t each = words / 32, mask = 32 * words - 1;
   std::uint32_t* const own = bits + static_cast<std::uint32_t>(lane) * each;
@@ -298,9 +302,9 @@ __device__ void place_span(std::uint32_t* bits, std::uint32_t words, const Entry
 
 /// Writes row t: forced keys and the `count` selected entries in the order and base asked for, then the fill. `entries`
 /// stand in stretch order (index order) or sorted (score order). `bits`: 2 * words of shared memory for each warp.
-template <int kWarps>
+template <std::uint32_t words, int kWarps>
 __device__ void write_row(const Team<kWarps>& team, const Params& p, std::int32_t t, const DeviceRow& row,
-                          const Entry* entries, std::int32_t count, std::uint32_t* bits, std::uint32_t words) {
+                          const Entry* entries, std::int32_t count, std::uint32_t* bits) {
   const PagedKeys* const paged = p.is_paged ? &p.paged : nullptr;
   std::int32_t* const indices = p.indices + t * p.indices_row;
   float* const scores = p.scores != nullptr ? p.scores + t * p.scores_row : nullptr;
@@ -338,7 +342,7 @@ __device__ void write_row(const Team<kWarps>& team, const Params& p, std::int32_
     for (std::int32_t i = team.thread(); i < count; i += Team<kWarps>::kThreads) put_entry(i, entries[i]);
   } else {
     std::uint32_t* const mine = bits + static_cast<std::uint32_t>(team.warp) * 2 * words;
-    const std::uint32_t span_keys = 32 * words;
+    constexpr std::uint32_t span_keys = 32 * words;
     const auto span_of = [&](std::int32_t i) { return static_cast<std::uint32_t>(entries[i].index) / span_keys; };
     if constexpr (kWarps == 1) {
       for (std::int32_t begin = 0; begin < count;) {
@@ -350,7 +354,7 @@ __device__ void write_row(const Team<kWarps>& team, const Params& p, std::int32_
           end += __popc(votes);
           if (votes != kAllLanes) break;
         }
-        place_span(mine, words, entries, begin, end, put_entry);
+        place_span<words>(mine, entries, begin, end, put_entry);
         begin = end;
       }
     } else {
@@ -370,7 +374,7 @@ __device__ void write_row(const Team<kWarps>& team, const Params& p, std::int32_
       const auto spans = (static_cast<std::uint32_t>(p.keys) + span_keys - 1) / span_keys;
       for (std::uint32_t span = static_cast<std::uint32_t>(team.warp); span < spans; span += kWarps) {
         const std::int32_t begin = first_of(span), end = first_of(span + 1);
-        if (begin < end) place_span(mine, words, entries, begin, end, put_entry);
+        if (begin < end) place_span<words>(mine, entries, begin, end, put_entry);
       }
     }
   }

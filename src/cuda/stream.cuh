@@ -54,8 +54,9 @@ struct Config {
 constexpr int kConsumers = 256;  // two warpgroups: one's epilogue runs under the other's MMA
 constexpr int kThreads = kConsumers + 128;
 
-/// A score that reached its row's threshold; `place`: the key's place in its stage, and 2^16 times the row of the
-/// warpgroup.
+/// A score that reached its row's threshold; `place`: the thread, its MMA of the stage from bit 16 on, and which of its
+/// two keys.
+constexpr std::uint32_t kSecondKey = 1U << 31;
 struct alignas(8) Noted {
   float score;
   std::uint32_t place;
@@ -80,21 +81,6 @@ struct Shared {
   Entry* buffers;  ///< row 0's of this unit
   std::int32_t block_row;
 };
-
-/// A thread's first key within a stage and its query, as a note's place. Worked out where it is asked for: nothing of
-/// it stays in a register of the hot loop.
-template <class C>
-__device__ inline std::uint32_t place_of() {
-  std::uint32_t thread;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-  return (thread >> 2 & 7U) + (thread >> 5 & 3U) * 16 + (C::kSplitKeys ? thread / 128 * 64 : 0U) +
-         ((thread & 3U) << 16);
-}
-__device__ inline std::uint32_t opaque(std::uint32_t value) {
-  std::uint32_t same;
-  asm volatile("mov.b32 %0, %1;" : "=r"(same) : "r"(value));
-  return same;
-}
 
 /// One walk over keys: `stages` stages from key `begin`, or the groups of a sample.
 struct Walk {
@@ -380,9 +366,11 @@ __device__ inline float served_score(const float (&sum)[8], float scale) {
 /// A note goes where it belongs: a candidate to its row's buffer, or a score to the matrix.
 template <class C>
 __device__ __forceinline__ void file_note(const Params& p, Shared<C>& s, const Noted& note, int own_first, int stage) {
-  const std::uint32_t local = note.place & 0xffffU;
-  const int row = own_first + static_cast<int>(note.place >> 16);
-  const std::int32_t key = s.groups[stage][local / 8] + static_cast<std::int32_t>(local % 8);
+  const int thread = static_cast<int>(note.place & 0xffffU), mma = static_cast<int>(note.place >> 16 & 0xffU);
+  const int tile = C::kSplitKeys ? 2 * (mma / C::kBlocks) + thread / 128 : mma / C::kBlocks;
+  const int local = tile * 64 + thread / 32 % 4 * 16 + thread % 32 / 4 + (note.place >= kSecondKey ? 8 : 0);
+  const int row = own_first + mma % C::kBlocks / C::kHeadBlocks * 4 + thread % 4;
+  const std::int32_t key = s.groups[stage][local / 8] + local % 8;
   if (key < s.first[row] || key >= s.last[row]) return;
   if (p.matrix != nullptr) {
     p.matrix[static_cast<std::int64_t>(s.block_row + row) * p.matrix_row + key * p.matrix_key] =
@@ -400,7 +388,9 @@ __device__ void file_notes(const Params& p, Shared<C>& s, int warp, int own_firs
 
 template <class C>
 __device__ void consume(const Params& p, Shared<C>& s) {
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  // From lane 0, so that the compiler knows it for uniform and keeps descriptors in uniform registers.
+  const int warp = __shfl_sync(kAllLanes, thread / 32, 0);
   const int group = warp / 4;             // warpgroup
   const int g = lane / 4, t4 = lane % 4;  // accumulator row and query of the quad
   const Team<1> team(0, s.teams[warp]);
@@ -481,7 +471,7 @@ __device__ void consume(const Params& p, Shared<C>& s) {
 #pragma unroll
           for (int b = 0; b < C::kQueries; ++b) threshold[b] = s.thresholds[own_first + 4 * b + t4];
           const std::uint32_t codes = ptx::shared_address(s.codes[ring.stage]);
-          const ptx::Descriptor a_of(codes), b_of(opaque(q_address));
+          const ptx::Descriptor a_of(codes), b_of(q_address);
           constexpr int kMmas = C::kTiles * C::kBlocks;
           float d[2][64];
           float sum[2][8];
@@ -570,13 +560,11 @@ __device__ void consume(const Params& p, Shared<C>& s) {
                 // Only votes and stores here: nothing waits for memory while tensor cores could work.
                 const std::uint32_t hits0 = __ballot_sync(kAllLanes, !(score0 < limit));
                 const std::uint32_t hits1 = __ballot_sync(kAllLanes, !(score1 < limit));
-                const std::uint32_t place = place_of<C>() +
-                                            static_cast<std::uint32_t>(mma / C::kBlocks * (C::kSplitKeys ? 128 : 64)) +
-                                            (static_cast<std::uint32_t>(b / kHB * 4) << 16);
+                const std::uint32_t place = ptx::thread_again() | static_cast<std::uint32_t>(mma) << 16;
                 const std::uint32_t below = ptx::lanes_below();
                 if (!(score0 < limit)) ptx::shared_store(notes + 8 * __popc(hits0 & below), score0, place);
                 notes += 8 * __popc(hits0);
-                if (!(score1 < limit)) ptx::shared_store(notes + 8 * __popc(hits1 & below), score1, place + 8);
+                if (!(score1 < limit)) ptx::shared_store(notes + 8 * __popc(hits1 & below), score1, place | kSecondKey);
                 notes += 8 * __popc(hits1);
               }
             }
@@ -675,8 +663,8 @@ __device__ void consume(const Params& p, Shared<C>& s) {
           have = wanted;
         }
         if (p.order == Order::score) entries = sort_by_score(team, entries, entries + p.top_k, have);
-        write_row(team, p, t, s.rows[r], entries, static_cast<std::int32_t>(have),
-                  reinterpret_cast<std::uint32_t*>(s.notes[warp]), C::kQueue);
+        write_row<C::kQueue>(team, p, t, s.rows[r], entries, static_cast<std::int32_t>(have),
+                             reinterpret_cast<std::uint32_t*>(s.notes[warp]));
       }
     } else if (p.mode != Mode::all_scores && thread < C::kRows && block_row + thread < p.rows &&
                (p.mode != Mode::repeat || p.repeats[block_row + thread] != 0)) {

@@ -64,6 +64,12 @@ __device__ inline bool named_barrier_any(bool mine) {
 __device__ inline void shared_store(std::uint32_t address, float first, std::uint32_t second) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(__float_as_uint(first)), "r"(second) : "memory");
 }
+/// The thread's number, read again where it is asked for: it takes no register of a hot loop.
+__device__ inline std::uint32_t thread_again() {
+  std::uint32_t thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
 __device__ inline std::uint32_t lanes_below() {
   std::uint32_t mask;
   asm volatile("mov.u32 %0, %%lanemask_lt;" : "=r"(mask));
