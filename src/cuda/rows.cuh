@@ -105,13 +105,13 @@ __device__ inline std::int32_t sample_group(const Part& part, std::int32_t j, st
   return first + 8 * static_cast<std::int32_t>(static_cast<std::int64_t>(j) * all / groups);
 }
 
-/// Rank in the sample whose score becomes the threshold: the expected rank of the row's last slot and four standard
+/// Rank in the sample whose score becomes the threshold: the expected rank of the row's last slot and five standard
 /// deviations. A guess only: it is verified by counting.
 __device__ inline std::int32_t sample_rank(const DeviceRow& row, const Part& part, std::int32_t sampled) {
   const float visible = static_cast<float>(row.last - row.first);
   const float drawn = static_cast<float>(sampled) * visible / static_cast<float>(part.last - part.first);
   const float expected = drawn * static_cast<float>(row.free_slots) / visible;
-  return static_cast<std::int32_t>(expected + 4.0F * sqrtf(expected) + 3.0F);
+  return static_cast<std::int32_t>(expected + 5.0F * sqrtf(expected) + 3.0F);
 }
 
 }  // namespace dosa::cuda

@@ -344,38 +344,28 @@ __device__ void write_row(const Team<kWarps>& team, const Params& p, std::int32_
     std::uint32_t* const mine = bits + static_cast<std::uint32_t>(team.warp) * 2 * words;
     constexpr std::uint32_t span_keys = 32 * words;
     const auto span_of = [&](std::int32_t i) { return static_cast<std::uint32_t>(entries[i].index) / span_keys; };
-    if constexpr (kWarps == 1) {
-      for (std::int32_t begin = 0; begin < count;) {
-        const std::uint32_t span = span_of(begin);
-        std::int32_t end = begin;
-        while (true) {
-          const std::int32_t i = end + team.lane;
-          const std::uint32_t votes = __ballot_sync(kAllLanes, i < count && span_of(i) == span);
-          end += __popc(votes);
-          if (votes != kAllLanes) break;
-        }
-        place_span<words>(mine, entries, begin, end, put_entry);
-        begin = end;
+    // A warp's share of the entries, moved up to where a span begins.
+    const auto span_start = [&](std::int32_t i) {
+      while (i > 0 && i < count) {
+        const std::int32_t j = i + team.lane;
+        const std::uint32_t votes = __ballot_sync(kAllLanes, j >= count || span_of(j) != span_of(j - 1));
+        if (votes != 0) return min(i + __ffs(static_cast<int>(votes)) - 1, count);
+        i += 32;
       }
-    } else {
-      // Spans of one warp each; where one begins is found by halving.
-      const auto first_of = [&](std::uint32_t span) {
-        std::int32_t low = 0, high = count;
-        while (low < high) {
-          const std::int32_t middle = (low + high) / 2;
-          if (span_of(middle) < span) {
-            low = middle + 1;
-          } else {
-            high = middle;
-          }
-        }
-        return low;
-      };
-      const auto spans = (static_cast<std::uint32_t>(p.keys) + span_keys - 1) / span_keys;
-      for (std::uint32_t span = static_cast<std::uint32_t>(team.warp); span < spans; span += kWarps) {
-        const std::int32_t begin = first_of(span), end = first_of(span + 1);
-        if (begin < end) place_span<words>(mine, entries, begin, end, put_entry);
+      return i;
+    };
+    const std::int32_t mine_end = kWarps == 1 ? count : span_start(count * (team.warp + 1) / kWarps);
+    for (std::int32_t begin = kWarps == 1 ? 0 : span_start(count * team.warp / kWarps); begin < mine_end;) {
+      const std::uint32_t span = span_of(begin);
+      std::int32_t end = begin;
+      while (true) {
+        const std::int32_t i = end + team.lane;
+        const std::uint32_t votes = __ballot_sync(kAllLanes, i < count && span_of(i) == span);
+        end += __popc(votes);
+        if (votes != kAllLanes) break;
       }
+      place_span<words>(mine, entries, begin, end, put_entry);
+      begin = end;
     }
   }
   const std::int32_t length = heads + tails + count;

@@ -503,7 +503,8 @@ __device__ void consume(const Params& p, Shared<C>& s) {
             noted = 0;
           }
           issue(d[0], 0);
-          // Under the first MMA: the notes of the stage before, its release, and the vote on full buffers.
+          issue(d[1], 1);
+          // Under the first two MMAs: the notes of the stage before, its release, and the vote on full buffers.
           bool crowded = false;
           if (stage_index > 0) {
             if (static_cast<std::uint32_t>(lane) < noted) file_note(p, s, s.notes[warp][lane], own_first, noted_stage);
@@ -520,7 +521,6 @@ __device__ void consume(const Params& p, Shared<C>& s) {
           for (int mma = 0; mma < kMmas; ++mma) {
             float(&acc)[64] = d[mma % 2];
             if (mma + 1 < kMmas) {
-              issue(d[(mma + 1) % 2], mma + 1);
               ptx::wgmma_wait<1>();
             } else {
               ptx::wgmma_wait<0>();
@@ -568,6 +568,7 @@ __device__ void consume(const Params& p, Shared<C>& s) {
                 notes += 8 * __popc(hits1);
               }
             }
+            if (mma + 2 < kMmas) issue(acc, mma + 2);
           }
           noted = (notes - ptx::shared_address(s.notes[warp])) / 8;
           noted_stage = ring.stage;
