@@ -101,15 +101,22 @@ void EngineArguments::add_model(CLI::App& command) {
   add_word(
       command, "--model", options.model, parse_score_model,
       "Which bits a score has. f64 (default): exact dot products, a binary64 sum, one rounding. sm90: the bits that "
-      "DeepGEMM's kernel writes on Hopper",
+      "DeepGEMM's kernel writes on Hopper (default where --backend cuda asks for it)",
       "f64|sm90");
 }
 
 void EngineArguments::add_backend(CLI::App& command) {
+  // Defined after --model, so read after it: a backend that knows one model only is not asked for another by default.
+  const auto parse = [this, &command](std::string_view word) {
+    const Backend backend = parse_backend(word);
+    const CLI::Option* const model = command.get_option_no_throw("--model");
+    if (backend == Backend::cuda && model != nullptr && model->count() == 0) options.model = ScoreModel::sm90;
+    return backend;
+  };
   add_word(
-      command, "--backend", options.backend, parse_backend,
-      "Who computes: auto (default), reference (scores and sorts everything), cpu. An absent one is an error, never "
-      "replaced",
+      command, "--backend", options.backend, parse,
+      "Who computes: auto (default), reference (scores and sorts everything), cpu, cuda (a Hopper GPU; model sm90). An "
+      "absent one is an error, never replaced",
       "auto|reference|cpu|cuda");
 }
 

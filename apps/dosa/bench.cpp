@@ -88,7 +88,8 @@ InputResult bench_input(const BenchArguments& arguments, const std::string& path
   const Trace trace = opened.open();
   const Shape shape = shape_of(trace.problem());
   Options options = arguments.engine.options;
-  options.backend = Backend::cpu;
+  const bool on_gpu = options.backend == Backend::cuda;
+  if (!on_gpu) options.backend = Backend::cpu;
 
   std::vector<Candidate> candidates;
   for (const auto& word : arguments.paths) {
@@ -108,7 +109,7 @@ InputResult bench_input(const BenchArguments& arguments, const std::string& path
   if (reference_rows > 0) few = trace.rows(spread_rows(shape.rows, reference_rows));
 
   for (auto& candidate : candidates) candidate.call(trace.problem());
-  const double peak = peak_gflops(isa, threads);
+  const double peak = on_gpu ? 0 : peak_gflops(isa, threads);
   for (int repetition = 0; repetition < arguments.repeat; ++repetition) {
     // The order rotates: what one leaves in the caches and in the clock frequency is not always the same one's gain.
     for (std::size_t i = 0; i < candidates.size(); ++i) {
@@ -162,13 +163,13 @@ InputResult bench_input(const BenchArguments& arguments, const std::string& path
     rows.push_back({candidate.label, human_seconds(q.median),
                     fmt::format("{} to {}", human_seconds(q.q1), human_seconds(q.q3)), human_seconds(q.min),
                     human_seconds(q.median / static_cast<double>(std::max<std::int64_t>(shape.rows, 1))),
-                    fmt::format("{:.1f}", gflops), percent(gflops, peak),
+                    fmt::format("{:.1f}", gflops), peak > 0 ? percent(gflops, peak) : "",
                     percent(static_cast<double>(stats.survivors), static_cast<double>(stats.visible)),
                     fmt::format("{:.3f}", dots), rows_by_path(stats)});
     json["seconds"][candidate.label] = seconds_json(q);
     json["paths"][candidate.label] = {
         {"useful_gflops", gflops},
-        {"share_of_peak", gflops / peak},
+        {"share_of_peak", peak > 0 ? Json(gflops / peak) : Json(nullptr)},
         {"survivors", stats.survivors},
         {"survival",
          stats.visible > 0 ? static_cast<double>(stats.survivors) / static_cast<double>(stats.visible) : 0.0},
@@ -180,6 +181,9 @@ InputResult bench_input(const BenchArguments& arguments, const std::string& path
   }
   std::string below = fmt::format("  peak: {:.1f} GFLOP/s, {} multiply-adds measured on one core, times {} threads\n",
                                   peak, isa == Isa::amx ? "bf16 tile" : "F32", threads);
+  if (on_gpu)
+    below =
+        "  every call copies the trace to the device and the result back; tools/device_bench times what lies there\n";
   if (few) {
     const Quantiles q = quantiles(reference_seconds);
     const double scaled = q.median / reference_share;
@@ -217,7 +221,12 @@ InputResult bench_input(const BenchArguments& arguments, const std::string& path
 void run_bench(BenchArguments& arguments) {
   check_outputs("", "", arguments.json);
   if (arguments.repeat < 1) throw Error(ErrorKind::usage, "--repeat: wanted at least 1");
-  if (arguments.paths.empty()) arguments.paths = {"dense", "dosa", "auto"};
+  if (arguments.engine.options.backend == Backend::reference)
+    throw Error(ErrorKind::usage,
+                "--backend: found reference, wanted cpu or cuda (the reference is timed beside them)");
+  const bool on_gpu = arguments.engine.options.backend == Backend::cuda;
+  if (arguments.paths.empty())
+    arguments.paths = on_gpu ? std::vector<std::string>{"dense"} : std::vector<std::string>{"dense", "dosa", "auto"};
   const Info machine = info();
   Json json{{"command", "bench"}, {"version", DOSA_VERSION}, {"processor", machine.processor}};
   std::string text;
@@ -261,6 +270,7 @@ void add_bench(CLI::App& app, ExitCode&) {
       ->type_name("ROWS");
   arguments->engine.add_top_k(*command);
   arguments->engine.add_model(*command);
+  arguments->engine.add_backend(*command);
   command->add_option("--path", arguments->paths, "Paths to time, with commas. Default: dense,dosa,auto")
       ->delimiter(',')
       ->allow_extra_args(false)

@@ -16,37 +16,46 @@ constexpr std::uint32_t kGathered = 12288;  // entries of a row that fit beside 
 constexpr std::uint32_t kWords = 256;       // bits of a span, a warp: 2 * 4 * 256 * 32 = 64 KiB where the entries were
 
 struct Scratch {
-  alignas(8) std::uint32_t team[Team<kWarps>::kWords];
+  alignas(16) std::uint32_t team[Team<kWarps>::kWords];
+  std::uint32_t counts[kMaxChunks];
   std::uint32_t starts[kMaxChunks + 1];  // of chunks, then of slices
   std::uint32_t total, flag;
 };
+
+/// starts[1..count] become running sums, starts[0] = 0; the sum. The whole block calls it after a barrier; thread 0's
+/// result counts.
+__device__ std::uint32_t prefix(std::uint32_t* starts, int count) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  std::uint32_t before = 0;
+  if (threadIdx.x >= 32) return 0;
+  for (int base = 0; base < count; base += 32) {
+    std::uint32_t running = base + lane < count ? starts[base + lane + 1] : 0;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const std::uint32_t other = __shfl_up_sync(kAllLanes, running, step);
+      if (lane >= step) running += other;
+    }
+    if (base + lane < count) starts[base + lane + 1] = before + running;
+    before += __shfl_sync(kAllLanes, running, 31);
+  }
+  if (lane == 0) starts[0] = 0;
+  return before;
+}
 
 /// A row's entries, in shared memory where they fit (every pass over them would else pay L2's latency again and again).
 __device__ Pieces gather(const Params& p, std::int32_t t, Scratch& s, Entry* entries) {
   const std::uint32_t* const counts = p.counts + static_cast<std::int64_t>(t) * p.chunks;
   const Entry* const from = p.buffers + static_cast<std::int64_t>(t) * p.row_stride;
   const int thread = static_cast<int>(threadIdx.x);
-  if (thread < p.chunks) s.starts[thread + 1] = counts[thread];
+  if (thread < p.chunks) s.starts[thread + 1] = s.counts[thread] = counts[thread];
   __syncthreads();
-  if (thread < 32) {
-    std::uint32_t before = 0;
-    for (int base = 0; base < p.chunks; base += 32) {
-      std::uint32_t running = base + thread < p.chunks ? s.starts[base + thread + 1] : 0;
-#pragma unroll
-      for (int step = 1; step < 32; step *= 2) {
-        const std::uint32_t other = __shfl_up_sync(kAllLanes, running, step);
-        if (thread >= step) running += other;
-      }
-      if (base + thread < p.chunks) s.starts[base + thread + 1] = before + running;
-      before += __shfl_sync(kAllLanes, running, 31);
-    }
-    if (thread == 0) s.starts[0] = 0, s.total = before;
-  }
+  const std::uint32_t sum = prefix(s.starts, p.chunks);
+  if (thread == 0) s.total = sum;
   __syncthreads();
-  if (s.total > kGathered) return {from, p.capacity, counts, p.chunks, p.chunks >= kWarps ? 1 : kWarps / p.chunks};
+  if (s.total > kGathered) return {from, p.capacity, s.counts, p.chunks, p.chunks >= kWarps ? 1 : kWarps / p.chunks};
   // A piece is shared by as many warps as there are to go round.
   const Team<kWarps> team(thread / 32, s.team);
-  const Pieces pieces{from, p.capacity, counts, p.chunks, p.chunks >= kWarps ? 1 : kWarps / p.chunks};
+  const Pieces pieces{from, p.capacity, s.counts, p.chunks, p.chunks >= kWarps ? 1 : kWarps / p.chunks};
   for (int v = team.warp; v < pieces.slices(); v += kWarps) {
     const Entry* slice;
     std::uint32_t size;
@@ -119,10 +128,7 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const Params p) {
       if (team.lane == 0) s.starts[v + 1] = keep;
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
-      s.starts[0] = 0;
-      for (int v = 0; v < pieces.slices(); ++v) s.starts[v + 1] += s.starts[v];
-    }
+    prefix(s.starts, pieces.slices());
     __syncthreads();
     for (int v = team.warp; v < pieces.slices(); v += kWarps) {
       const Entry* from;

@@ -35,10 +35,11 @@ struct Pieces {
   }
 };
 
-/// kWarps warps that select together. `memory`: shared, kWords 32-bit words for each team.
+/// kWarps warps that select together. `memory`: shared, kWords 32-bit words for each team, at a multiple of 16 bytes.
 template <int kWarps>
 struct Team {
   static constexpr int kWords = kBins + 4 * kWarps + 8;
+  static_assert(kWords % 4 == 0, "teams lie one behind the other");
   int warp, lane;
   std::uint32_t* histogram;
   std::uint64_t* reduction;  ///< 2 * kWarps + 2
@@ -109,9 +110,13 @@ struct Team {
   /// works it out for itself.
   __device__ void find_bin(std::uint32_t k, std::uint32_t& bin, std::uint32_t& before, std::uint32_t& inside) const {
     constexpr int kEach = kBins / 32;
-    std::uint32_t own[kEach], sum = 0;
+    static_assert(kEach == 8, "two 16-byte loads");
+    const uint4* const quads = reinterpret_cast<const uint4*>(histogram) + 2 * lane;
+    const uint4 first = quads[0], second = quads[1];
+    const std::uint32_t own[kEach] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
+    std::uint32_t sum = 0;
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) sum += own[j] = histogram[lane * kEach + j];
+    for (int j = 0; j < kEach; ++j) sum += own[j];
     std::uint32_t running = sum;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -267,35 +272,41 @@ constexpr std::uint32_t kStretch = 256;
 template <std::uint32_t words, class Put>
 __device__ void place_span(std::uint32_t* bits, const Entry* entries, std::int32_t begin, std::int32_t end, Put&& put) {
   const auto lane = static_cast<std::int32_t>(threadIdx.x % 32);
-  const std::uint32_t each = words / 32, mask = 32 * words - 1;
-  std::uint32_t* const own = bits + static_cast<std::uint32_t>(lane) * each;
-  for (std::uint32_t j = 0; j < each; ++j) own[j] = 0;
+  constexpr std::uint32_t mask = 32 * words - 1;
+  constexpr int kQuads = words / 4;  // 16 bytes a lane: no two lanes of a pass meet in a bank
+  uint4* const quads = reinterpret_cast<uint4*>(bits);
+#pragma unroll
+  for (int j = lane; j < kQuads; j += 32) quads[j] = make_uint4(0, 0, 0, 0);
   __syncwarp();
   for (std::int32_t i = begin + lane; i < end; i += 32) {
     const std::uint32_t at = static_cast<std::uint32_t>(entries[i].index) & mask;
     atomicOr(&bits[at / 32], 1U << (at % 32));
   }
   __syncwarp();
-  std::uint32_t sum = 0;
-  for (std::uint32_t j = 0; j < each; ++j) sum += static_cast<std::uint32_t>(__popc(own[j]));
-  std::uint32_t running = sum;
+  std::uint32_t before = 0;
 #pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const std::uint32_t other = __shfl_up_sync(kAllLanes, running, step);
-    if (lane >= step) running += other;
-  }
-  running -= sum;
-  for (std::uint32_t j = 0; j < each; ++j) {
-    own[words + j] = running;
-    running += static_cast<std::uint32_t>(__popc(own[j]));
+  for (int base = 0; base < kQuads; base += 32) {
+    const bool mine = base + lane < kQuads;
+    const uint4 four = mine ? quads[base + lane] : make_uint4(0, 0, 0, 0);
+    const auto x = static_cast<std::uint32_t>(__popc(four.x)), y = x + static_cast<std::uint32_t>(__popc(four.y)),
+               z = y + static_cast<std::uint32_t>(__popc(four.z)), sum = z + static_cast<std::uint32_t>(__popc(four.w));
+    std::uint32_t running = sum;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const std::uint32_t other = __shfl_up_sync(kAllLanes, running, step);
+      if (lane >= step) running += other;
+    }
+    const std::uint32_t first = before + running - sum;
+    if (mine) quads[kQuads + base + lane] = make_uint4(first, first + x, first + y, first + z);
+    before += __shfl_sync(kAllLanes, running, 31);
   }
   __syncwarp();
   for (std::int32_t i = begin + lane; i < end; i += 32) {
     const Entry entry = entries[i];
     const std::uint32_t at = static_cast<std::uint32_t>(entry.index) & mask;
-    const std::uint32_t before =
+    const std::uint32_t lower =
         bits[words + at / 32] + static_cast<std::uint32_t>(__popc(bits[at / 32] & ((1U << (at % 32)) - 1)));
-    put(begin + static_cast<std::int32_t>(before), entry);
+    put(begin + static_cast<std::int32_t>(lower), entry);
   }
   __syncwarp();
 }

@@ -69,8 +69,8 @@ struct Shared {
   alignas(16) float scales[C::kStages][C::kStageKeys];
   std::int32_t groups[C::kStages][C::kStageKeys / 8];               ///< first key of every 8
   alignas(16) float weights[C::kWeightsInRegisters ? 4 : 4 * 132];  ///< rows of 128, 4 apart in banks
-  Noted notes[8][C::kQueue];
-  alignas(8) std::uint32_t teams[8][Team<1>::kWords];
+  alignas(16) Noted notes[8][C::kQueue];
+  alignas(16) std::uint32_t teams[8][Team<1>::kWords];
   alignas(8) std::uint64_t full[C::kStages], empty[C::kStages], decision;
   DeviceRow rows[C::kRows];
   std::int32_t first[C::kRows], last[C::kRows];  ///< keys that may still enter in this walk
