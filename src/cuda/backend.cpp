@@ -180,8 +180,7 @@ Call make_call(const PlanState& state, const Problem& problem, std::byte* worksp
   p.blocks = call.layout.blocks;
   p.sample_keys = call.layout.sample_keys;
   p.capacity = call.layout.capacity;
-  const auto aligned = (reinterpret_cast<std::uintptr_t>(workspace) + 255) / 256 * 256;
-  auto* const base = reinterpret_cast<std::byte*>(aligned);
+  std::byte* const base = workspace + (256 - reinterpret_cast<std::uintptr_t>(workspace) % 256) % 256;
   const Layout& at = call.layout;
   p.counters = reinterpret_cast<DeviceCounters*>(base + at.counters);
   p.buffers = reinterpret_cast<Entry*>(base + at.buffers);

@@ -500,6 +500,7 @@ __device__ void consume(const Params& p, Shared<C>& s) {
           ptx::mbarrier_wait(&s.full[ring.stage], ring.phase);
           if (noted > 32) {  // a loop: not while an MMA is in flight, or ptxas serialises them all (C7514)
             file_notes(p, s, warp, own_first, noted_stage, noted);
+            __syncwarp();
             noted = 0;
           }
           issue(d[0], 0);
@@ -570,6 +571,7 @@ __device__ void consume(const Params& p, Shared<C>& s) {
             }
             if (mma + 2 < kMmas) issue(acc, mma + 2);
           }
+          __syncwarp();  // every lane's notes are there for every lane
           noted = (notes - ptx::shared_address(s.notes[warp])) / 8;
           noted_stage = ring.stage;
           ring.advance<C::kStages>();
