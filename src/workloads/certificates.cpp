@@ -357,7 +357,7 @@ Workload indexer_poisoned_keys(const Size& size) {
 void append_certificate_entries(std::vector<Entry>& entries) {
   const auto add = [&](std::string_view name, std::string_view description, Workload (*make)(const Size&)) {
     entries.push_back({name, description, "", Family::certificate, true, Size{6, 4500, 16, 64, 128, 1},
-                       Size{24, 131072, 32, 128, 2048, 1}, make});
+                       Size{9, 131072, 32, 128, 2048, 1}, make});
   };
   add("indexer_like", "structured like an indexer: mean direction, low rank, signed weights, slow rows", indexer_like);
   add("indexer_signed_scales", "the same with negative scales at 10 %", indexer_signed_scales);

@@ -402,7 +402,7 @@ Workload paged(const Workload& contiguous, std::int32_t page_size, std::int64_t 
 }
 
 void append_layout_entries(std::vector<Entry>& entries) {
-  const Size small{7, 2100, 4, 32, 200, 1}, full{24, 65536, 32, 128, 2048, 1};
+  const Size small{7, 2100, 4, 32, 200, 1}, full{9, 65536, 32, 128, 2048, 1};
   const auto add = [&](std::string_view name, std::string_view description, std::string_view thread, bool trace,
                        Workload (*make)(const Size&)) {
     entries.push_back({name, description, thread, Family::layout, trace, small, full, make});

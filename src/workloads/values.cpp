@@ -158,7 +158,7 @@ Workload mix(const Size& size, const Recipe& recipe) {
 void append_value_entries(std::vector<Entry>& entries) {
   const auto add = [&](std::string_view name, std::string_view description, Workload (*make)(const Size&)) {
     entries.push_back({name, description, "", Family::values, true, Size{4, 1500, 16, 64, 128, 1},
-                       Size{16, 65536, 64, 128, 2048, 1}, make});
+                       Size{6, 65536, 64, 128, 2048, 1}, make});
   };
   add("codes_uniform", "codes uniform over the 254 finite ones", [](const Size& s) {
     return mix(s, {Codes::uniform, Codes::uniform, Scales::positive, Weights::mixed});
