@@ -92,8 +92,11 @@ std::vector<double> nice_ticks(double first, double last, int wanted) {
     if (step >= rough) break;
   }
   if (!(step > 0)) return ticks;
-  for (double i = std::ceil(first / step - 1e-9); i * step <= last + 1e-9 * step && ticks.size() < 50; i += 1) {
-    ticks.push_back(i * step + 0.0);
+  const double start = std::ceil(first / step - 1e-9);
+  for (int i = 0; i < 50; ++i) {
+    const double tick = (start + i) * step;
+    if (tick > last + 1e-9 * step) break;
+    ticks.push_back(tick + 0.0);  // -0 would be labelled so
   }
   return ticks;
 }
