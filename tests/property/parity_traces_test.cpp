@@ -18,7 +18,8 @@ void check_trace(const std::filesystem::path& file) {
   const Trace trace = Trace::open(file);
   const std::int64_t rows = trace.problem().q.shape[0];
   // The ends of the trace; the nightly run takes many rows, so that earlier winners are later rows' seeds.
-  std::vector<std::int64_t> chosen{0, rows - 1};
+  std::vector<std::int64_t> chosen{rows - 1};
+  if (!slow_build()) chosen.insert(chosen.begin(), 0);
   if (full_sizes())
     for (std::int64_t t = 0; t < rows; t += 7) chosen.push_back(t);
   const Trace few = trace.rows(chosen);

@@ -19,6 +19,16 @@ bool full_sizes() {
   return value != nullptr && std::string_view(value) == "1";
 }
 
+bool slow_build() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return true;
+#elif defined(__has_feature)
+  return __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
+#else
+  return false;
+#endif
+}
+
 std::uint64_t test_seed() {
   const char* value = std::getenv("DOSA_TEST_SEED");
   return value == nullptr ? 0 : std::strtoull(value, nullptr, 10) * 0x9e3779b97f4a7c15ULL;

@@ -15,6 +15,9 @@ namespace dosa::test {
 /// DOSA_TEST_FULL=1: the nightly sizes.
 [[nodiscard]] bool full_sizes();
 
+/// A build ten times slower than a release (sanitizers): fewer draws of the same kinds.
+[[nodiscard]] bool slow_build();
+
 /// DOSA_TEST_SEED: other draws than the usual ones (0, the default, in continuous integration).
 [[nodiscard]] std::uint64_t test_seed();
 
