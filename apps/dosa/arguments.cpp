@@ -24,7 +24,7 @@ CLI::Option* add_word(CLI::App& command, const std::string& flag, T& target, Par
             try {
               target = parse(word);
             } catch (const Error& error) {
-              throw CLI::ValidationError(flag, error.what());
+              throw CLI::ValidationError(flag, without_subject(error.what()));
             }
           },
           help)
@@ -123,7 +123,7 @@ void EngineArguments::add_backend(CLI::App& command) {
 void EngineArguments::add_path(CLI::App& command) {
   add_word(command, "--path", options.path, parse_path,
            "How rows are computed: auto (default: measured for each row), dense (all heads of all keys), dosa (a "
-           "certificate rejects keys first)",
+           "certificate rejects keys first; a row with too many survivors is computed dense, and the table says so)",
            "auto|dense|dosa");
 }
 
@@ -143,7 +143,8 @@ void EngineArguments::add_machine(CLI::App& command) {
   add_word(command, "--isa", options.isa, parse_isa,
            "Instruction set of the cpu backend. Default: DOSA_ISA, else the best there is (dosa info)",
            "auto|portable|avx2|avx512|amx");
-  command.add_option("--threads", options.threads, "Threads. Default: as many as the process may use")->type_name("T");
+  command.add_option("--threads", options.threads, "Threads. Default, and 0: as many as the process may use")
+      ->type_name("T");
 }
 
 void EngineArguments::add_certificate(CLI::App& command) {
@@ -181,6 +182,11 @@ void EngineArguments::add_certificate(CLI::App& command) {
       ->type_name("PIECES");
   command.add_flag("--absolute-form", ablation.absolute_form,
                    "Use the certificate's absolute-value form instead of the relu form");
+}
+
+std::string without_subject(std::string_view message) {
+  const std::size_t found = message.find(": found ");
+  return std::string(found == std::string_view::npos ? message : message.substr(found + 2));
 }
 
 void add_json(CLI::App& command, JsonOutput& output) {

@@ -37,6 +37,9 @@ struct EngineArguments {
   void add_certificate(CLI::App& command);  ///< --r, --without, --absolute-form
 };
 
+/// What a library's error says without the "path: " in front, where the option's name already stands there.
+[[nodiscard]] std::string without_subject(std::string_view message);
+
 /// --json FILE.
 void add_json(CLI::App& command, JsonOutput& output);
 

@@ -179,8 +179,8 @@ InputResult bench_input(const BenchArguments& arguments, const std::string& path
         {"workspace_bytes", candidate.workspace_bytes},
         {"why", candidate.why}};
   }
-  std::string below = fmt::format("  peak: {:.1f} GFLOP/s, {} multiply-adds measured on one core, times {} threads\n",
-                                  peak, isa == Isa::amx ? "bf16 tile" : "F32", threads);
+  std::string below = fmt::format("  peak: {:.1f} GFLOP/s, {} multiply-adds measured on one core, times {}\n", peak,
+                                  isa == Isa::amx ? "bf16 tile" : "F32", counted(threads, "thread"));
   if (on_gpu)
     below =
         "  every call copies the trace to the device and the result back; tools/device_bench times what lies there\n";
@@ -190,8 +190,8 @@ InputResult bench_input(const BenchArguments& arguments, const std::string& path
     rows.push_back({"reference", human_seconds(scaled), "", human_seconds(q.min / reference_share),
                     human_seconds(scaled / static_cast<double>(shape.rows)), "", "", "", "", ""});
     below += fmt::format(
-        "  reference: measured on {} rows spread over the trace, one a thread, scaled by visible keys (x{:.1f})\n",
-        reference_rows, 1 / reference_share);
+        "  reference: measured on {} spread over the trace, one a thread, scaled by visible keys (x{:.1f})\n",
+        counted(reference_rows, "row"), 1 / reference_share);
     Json seconds = seconds_json(q);
     for (const char* key : {"median", "min", "q1", "q3", "max"})
       seconds[key] = seconds[key].get<double>() / reference_share;
@@ -211,10 +211,10 @@ InputResult bench_input(const BenchArguments& arguments, const std::string& path
     json["auto_speedup"] = dense / automatic;
     below += fmt::format("  auto speedup: {:.2f} (dense / auto)\n", dense / automatic);
   }
-  result.text =
-      fmt::format("{}: {} rows, {} keys, {} heads of {}, K = {}, {}, {} on {} threads, {} repetitions\n{}{}", path,
-                  shape.rows, human_count(static_cast<double>(shape.keys)), shape.heads, shape.head_dim, options.top_k,
-                  name(options.model), name(isa), threads, arguments.repeat, grid(rows), below);
+  result.text = fmt::format("{}: {}, {}, {} of {}, K = {}, {}, {} on {}, {}\n{}{}", path, counted(shape.rows, "row"),
+                            counted(shape.keys, "key"), counted(shape.heads, "head"), shape.head_dim,
+                            human_count(static_cast<double>(options.top_k)), name(options.model), name(isa),
+                            counted(threads, "thread"), counted(arguments.repeat, "repetition"), grid(rows), below);
   return result;
 }
 
@@ -229,7 +229,7 @@ void run_bench(BenchArguments& arguments) {
     arguments.paths = on_gpu ? std::vector<std::string>{"dense"} : std::vector<std::string>{"dense", "dosa", "auto"};
   const Info machine = info();
   Json json{{"command", "bench"}, {"version", DOSA_VERSION}, {"processor", machine.processor}};
-  std::string text;
+  std::string text = command_line() + "\n\n";
   std::vector<double> speedups;
   std::int64_t done = 0;
   const auto calls = static_cast<std::int64_t>(arguments.inputs.size()) * arguments.repeat *
@@ -278,7 +278,7 @@ void add_bench(CLI::App& app, ExitCode&) {
         try {
           (void)parse_path(word);
         } catch (const Error& error) {
-          return std::string(error.what());
+          return without_subject(error.what());
         }
         return std::string();
       })
@@ -297,10 +297,8 @@ void add_bench(CLI::App& app, ExitCode&) {
   add_json(*command, arguments->json);
   command->footer(
       "A repetition is a complete call: plan and run, no carry from an earlier call. Loading the file is left out. All "
-      "run\n"
-      "on the same threads, in turns; times are medians with quartiles. GFLOP/s count the multiply-adds of dense "
-      "scoring,\n"
-      "so a path that skips work can exceed the machine's peak.\n"
+      "run on the same threads, in turns; times are medians with quartiles. GFLOP/s count the multiply-adds of dense "
+      "scoring, so a path that skips work can exceed the machine's peak.\n"
       "Example:\n"
       "  dosa bench trace.safetensors --top-k 2048 --threads 2 --json bench.json");
   command->callback([arguments] { run_bench(*arguments); });

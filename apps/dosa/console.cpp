@@ -12,6 +12,40 @@
 
 namespace dosa::app {
 
+namespace {
+
+std::string shell_quoted(std::string_view word) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string_view::npos) return std::string(word);
+  std::string quoted = "'";
+  for (const char c : word) {
+    if (c == '\'') {
+      quoted += "'\\''";
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "'";
+}
+
+std::string& given_command() {
+  static std::string command;
+  return command;
+}
+
+}  // namespace
+
+void set_command_line(int argc, const char* const* argv) {
+  std::string& command = given_command();
+  command.clear();
+  for (int i = 0; i < argc; ++i) {
+    if (i > 0) command += ' ';
+    command += shell_quoted(argv[i]);
+  }
+}
+
+const std::string& command_line() { return given_command(); }
+
 std::string Table::text() const {
   std::size_t width = 0;
   for (const auto& [label, value] : rows_) width = std::max(width, label.size());
@@ -59,6 +93,10 @@ std::string human_count(double count) {
     text += digits[i];
   }
   return text;
+}
+
+std::string counted(std::int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", human_count(static_cast<double>(count)), noun, count == 1 ? "" : "s");
 }
 
 std::string percent(double part, double whole) {

@@ -13,6 +13,10 @@ namespace dosa::app {
 
 using Json = nlohmann::ordered_json;
 
+/// The command as it was given, words quoted where a shell needs it: a table's heading can be pasted and repeated.
+void set_command_line(int argc, const char* const* argv);
+[[nodiscard]] const std::string& command_line();
+
 /// Label and value, aligned; an empty label continues the row above.
 class Table {
  public:
@@ -28,10 +32,11 @@ class Table {
 /// Columns of text; the first is left aligned, the others right aligned.
 [[nodiscard]] std::string grid(const std::vector<std::vector<std::string>>& rows);
 
-[[nodiscard]] std::string human_bytes(double bytes);           ///< "3.4 MiB"
-[[nodiscard]] std::string human_seconds(double seconds);       ///< "12.3 ms"
-[[nodiscard]] std::string human_count(double count);           ///< "65,536"
-[[nodiscard]] std::string percent(double part, double whole);  ///< "5.6 %"; "-" where there is no whole
+[[nodiscard]] std::string human_bytes(double bytes);                           ///< "3.4 MiB"
+[[nodiscard]] std::string human_seconds(double seconds);                       ///< "12.3 ms"
+[[nodiscard]] std::string human_count(double count);                           ///< "65,536"
+[[nodiscard]] std::string counted(std::int64_t count, std::string_view noun);  ///< "1 row", "65,536 rows"
+[[nodiscard]] std::string percent(double part, double whole);                  ///< "5.6 %"; "-" where there is no whole
 
 /// "done of total" on standard error while long work runs: only on a terminal, only once it takes a while.
 class Progress {

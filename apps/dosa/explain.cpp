@@ -90,22 +90,29 @@ void describe_rows(const Explanation& e, Table& table, Json& json) {
     table.row("thresholds",
               fmt::format("K-th score {:.6g}, keys rejected below {:.6g}", e.kth_scores[0], e.thresholds[0]));
   } else {
-    table.row("looked at", fmt::format("{} rows, {} of them certified", e.rows.size(), e.bounded_rows));
+    table.row("looked at", fmt::format("{}, {} of them certified", counted(std::ssize(e.rows), "row"), e.bounded_rows));
   }
-  table.row("signs", fmt::format("{:.3g} positive heads, {:.3g} negative, {:.3g} of weight zero", positive.median,
-                                 negative.median, heads - positive.median - negative.median));
+  std::vector<double> zero_heads;
+  for (std::size_t i = 0; i < e.positive_heads.size(); ++i) {
+    zero_heads.push_back(heads - e.positive_heads[i] - e.negative_heads[i]);
+  }
+  table.row("signs", fmt::format("{:.3g} positive heads, {:.3g} negative, {:.3g} of weight zero{}", positive.median,
+                                 negative.median, quantiles(zero_heads).median,
+                                 e.single() ? "" : " (each the median over rows)"));
   table.row("activation",
             fmt::format("positive heads fire on {}", shares(e.positive_active_winners, e.positive_active_others)));
   table.row("", fmt::format("negative heads fire on {}", shares(e.negative_active_winners, e.negative_active_others)));
-  describe_distribution(
-      "tau gap", fmt::format("K-th score minus the threshold that rejected, {} dosa rows of the call", e.gaps.size()),
-      e.gaps, std_dev.median, table, json["tau_gap"]);
-  describe_distribution(
-      "slack",
-      fmt::format("upper bound minus score, {} keys{}", human_count(static_cast<double>(e.slacks.size())),
-                  e.stride > 1 ? fmt::format(" (every {}th)", e.stride) : ""),
-      e.slacks, std_dev.median, table, json["slack"]);
-  table.row("", "a key survives where its score is at most gap + slack below the K-th score");
+  describe_distribution("tau gap",
+                        fmt::format("K-th score minus the threshold that rejected, {} of the call",
+                                    counted(std::ssize(e.gaps), "dosa row")),
+                        e.gaps, std_dev.median, table, json["tau_gap"]);
+  describe_distribution("slack",
+                        fmt::format("upper bound minus score, {}{}", counted(std::ssize(e.slacks), "key"),
+                                    e.stride > 1 ? fmt::format(" (one in {})", e.stride) : ""),
+                        e.slacks, std_dev.median, table, json["slack"]);
+  if (!e.gaps.empty() && !e.slacks.empty()) {
+    table.row("", "a key survives where its score is at most gap + slack below the K-th score");
+  }
   table.row("survivors", e.bounded_rows == 0
                              ? std::string("-")
                              : fmt::format("{} of {} keys scored ({}), {} of them selected",
@@ -162,8 +169,7 @@ void run_explain(const ExplainArguments& arguments) {
   if (arguments.row < 0) std::iota(rows.begin(), rows.end(), 0);
   const Explanation explanation = explain_rows(trace.name(), trace.problem(), options, rows, "explain");
 
-  Table table(fmt::format("dosa explain {} --top-k {}{}", trace.name(), options.top_k,
-                          arguments.row >= 0 ? fmt::format(" --row {}", arguments.row) : ""));
+  Table table(command_line());
   Json json{{"command", "explain"}, {"version", DOSA_VERSION}};
   describe_input(trace, table, json);
   describe_engine(explanation.call.options, explanation.call.why, table, json);
@@ -199,10 +205,9 @@ void add_explain(CLI::App& app, ExitCode&) {
   add_json(*command, arguments->json);
   command->footer(
       "For every key the certificate's upper bound is compared with its score. tau gap: how far the threshold that "
-      "rejected\n"
+      "rejected "
       "lies below the K-th score; slack: how far a bound lies above its score. The two are different costs: better "
-      "seeds\n"
-      "lower the first, more heads the second.\n"
+      "seeds lower the first, more heads the second.\n"
       "Examples:\n"
       "  dosa explain data/sample_en_l03_h32.safetensors --top-k 256 --row 20 --svg row20.svg\n"
       "  dosa explain trace.safetensors --top-k 2048 --without aggregate,second-aggregate");

@@ -49,7 +49,8 @@ class BoundCapture final : public cpu::RowObserver {
 
 KeyFate fate_of(const RowAnalysis& row, std::size_t i) {
   if (row.wins(i)) return KeyFate::winner;
-  return row.upper[i] < row.cut ? KeyFate::rejected : KeyFate::scored;
+  if (row.upper[i] < row.cut) return KeyFate::rejected;
+  return row.upper[i] < row.threshold ? KeyFate::scouted : KeyFate::scored;
 }
 
 void fold(const RowAnalysis& row, Explanation& all) {
@@ -83,18 +84,19 @@ void fold(const RowAnalysis& row, Explanation& all) {
   all.unbounded += row.unbounded;
   const double keys = static_cast<double>(std::max<std::int64_t>(all.shape.keys, 1));
   const float origin = all.single() || !std::isfinite(row.kth_score) ? 0 : row.kth_score;
+  const float limit = all.single() || !std::isfinite(row.threshold) ? origin : row.threshold;
   for (std::size_t i = 0; i < row.score.size(); ++i) {
     const KeyFate fate = fate_of(row, i);
     const double place = static_cast<double>(row.first_key) + static_cast<double>(i);
     auto& bin = all.bins[std::min(kBins - 1, static_cast<std::size_t>(place / keys * static_cast<double>(kBins)))];
     bin.visible += 1;
     bin.winners += fate == KeyFate::winner ? 1 : 0;
-    bin.scored += fate == KeyFate::scored ? 1 : 0;
+    bin.scored += fate == KeyFate::scored || fate == KeyFate::scouted ? 1 : 0;
     all.survivors += fate != KeyFate::rejected ? 1 : 0;
     if (i % static_cast<std::size_t>(all.stride) != 0) continue;
     if (!std::isfinite(row.score[i]) || !std::isfinite(row.upper[i])) continue;
     all.slacks.push_back(static_cast<double>(row.upper[i]) - static_cast<double>(row.score[i]));
-    all.points.push_back({row.score[i] - origin, row.upper[i] - origin, fate});
+    all.points.push_back({row.score[i] - origin, row.upper[i] - limit, fate});
   }
 }
 
@@ -158,11 +160,13 @@ void describe_distances(const Explanation& e, Table& table, Json& json) {
   json["slack"] = to_json(slack);
   json["rows_looked_at"] = e.rows.size();
   if (gap.count > 0) {
-    table.row("tau gap", fmt::format("{}: K-th score minus the threshold used, {} rows", text(gap), gap.count));
+    table.row("tau gap", fmt::format("{}: K-th score minus the threshold used, {}", text(gap),
+                                     counted(static_cast<std::int64_t>(gap.count), "row")));
   }
   if (slack.count > 0) {
-    table.row("slack", fmt::format("{}: upper bound minus score, {} keys of {} rows", text(slack),
-                                   human_count(static_cast<double>(slack.count)), e.bounded_rows));
+    table.row("slack",
+              fmt::format("{}: upper bound minus score, {} of {}", text(slack),
+                          counted(static_cast<std::int64_t>(slack.count), "key"), counted(e.bounded_rows, "row")));
   }
 }
 

@@ -12,9 +12,11 @@
 
 namespace dosa::app {
 
-enum class KeyFate : std::uint8_t { rejected, scored, winner };
+/// scouted: scored to find the threshold, though its bound turned out to lie below it.
+enum class KeyFate : std::uint8_t { rejected, scouted, scored, winner };
 
-/// One key in the score-bound plane; relative to the row's K-th score where several rows share the plane.
+/// One key in the score-bound plane. Where several rows share the plane, a score is relative to its row's K-th score
+/// and a bound to the threshold of its row, so that the two limits of all rows coincide.
 struct KeyPoint {
   float score, upper;
   KeyFate fate;

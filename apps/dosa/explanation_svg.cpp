@@ -23,12 +23,12 @@ text{font-family:system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue","Dej
 .end{text-anchor:end}.axis{font-size:12.5px;fill:#667080}.note{font-size:12.5px;fill:#667080}.mark{font-size:12.5px}.halo{paint-order:stroke;stroke:#fcfcfb;stroke-width:4px;stroke-linejoin:round;stroke-opacity:.85}
 .grid{stroke:#e8e9ec;stroke-width:1}.base{stroke:#b9bfc8;stroke-width:1}.limit{stroke:#1f2530;stroke-width:1.4}
 .limit.dash{stroke-dasharray:5 4}.diagonal{stroke:#b9bfc8;stroke-width:1.2;stroke-dasharray:2 4}
-.shade{fill:#8b95a5;fill-opacity:.09}.rejected{fill:#8490a2}.survivor{fill:#e08e2b}.winner{fill:#0c8a86}
+.shade{fill:#8b95a5;fill-opacity:.09}.rejected{fill:#8490a2}.survivor{fill:#e08e2b}.scouted{fill:#f3c58c}.plate{fill:#fcfcfb;fill-opacity:.82}.winner{fill:#0c8a86}
 .heads{fill:#3f5f8f}.aggregate{fill:#93b1d6}.saved{fill:#eceef1}.bars{fill:#5b7aa8}.row{fill:#d4502f}.rowline{stroke:#d4502f;stroke-width:1.6}
 .inbar{font-size:13px;fill:#fff;text-anchor:middle;font-weight:600}.inbar.dark{fill:#1f2530}
 @media (prefers-color-scheme:dark){text{fill:#e7eaee}.page{fill:#15181c}.halo{stroke:#15181c}.sub,.caption,.tick,.axis,.note{fill:#9aa5b3}
 .grid{stroke:#272c33}.base{stroke:#4a525d}.limit{stroke:#e7eaee}.diagonal{stroke:#4a525d}.shade{fill:#9aa5b3;fill-opacity:.1}
-.rejected{fill:#7d8a9c}.survivor{fill:#f0a445}.winner{fill:#2bb5ae}.heads{fill:#5f86c2}.aggregate{fill:#a9c3e4}
+.rejected{fill:#7d8a9c}.survivor{fill:#f0a445}.scouted{fill:#8f6a3c}.plate{fill:#15181c}.winner{fill:#2bb5ae}.heads{fill:#5f86c2}.aggregate{fill:#a9c3e4}
 .saved{fill:#2a2f36}.bars{fill:#7f9fcf}.inbar.dark{fill:#15181c}.inbar.quiet{fill:#e7eaee}}
 )";
 
@@ -55,6 +55,13 @@ std::string figure(double value) {
                      : size >= 0.1            ? 2
                      : size >= 0.01           ? 3
                                               : 4);
+}
+
+/// A name that leaves the line room for what follows it.
+std::string shortened(std::string name) {
+  constexpr std::size_t kMost = 36;
+  if (name.size() > kMost) name = name.substr(0, kMost / 2) + "..." + name.substr(name.size() - kMost / 2);
+  return name;
 }
 
 void x_axis(Svg& svg, const Frame& frame, std::string_view label, int wanted, bool grid = false) {
@@ -95,7 +102,7 @@ class Picture {
  private:
   [[nodiscard]] std::string title() const {
     if (e_.single()) return fmt::format("What happened to the keys of row {}", e_.rows[0]);
-    return fmt::format("What happened to the keys of {} rows", e_.rows.size());
+    return fmt::format("What happened to the keys of {}", counted(std::ssize(e_.rows), "row"));
   }
 
   void heading() {
@@ -109,32 +116,42 @@ class Picture {
                             report.aggregates == 1 ? "" : "s");
       }
     }
-    svg_.text(
-        "sub", kLeft, 80,
-        fmt::format("{}  ·  {} keys, {} heads of {}, K = {}  ·  model {}, {}  ·  {}",
-                    std::filesystem::path(e_.trace).stem().string(), human_count(static_cast<double>(e_.shape.keys)),
-                    e_.shape.heads, e_.shape.head_dim, human_count(static_cast<double>(e_.call.options.top_k)),
-                    name(e_.call.options.model), name(e_.call.options.isa), path));
+    svg_.text("sub", kLeft, 80,
+              fmt::format("{}  ·  {} keys, {} heads of {}, K = {}  ·  model {}, {}  ·  {}",
+                          shortened(std::filesystem::path(e_.trace).stem().string()),
+                          human_count(static_cast<double>(e_.shape.keys)), e_.shape.heads, e_.shape.head_dim,
+                          human_count(static_cast<double>(e_.call.options.top_k)), name(e_.call.options.model),
+                          name(e_.call.options.isa), path));
   }
 
   void figures() {
     const double total = e_.retained_dots + e_.aggregate_dots + e_.refinement_dots;
     double own_gap = gap_.median;
     if (e_.single()) own_gap = e_.kth_scores[0] - e_.thresholds[0];
-    const std::array<std::pair<std::string, std::string>, 4> figures{{
-        {e_.bounded_rows > 0 ? percent(static_cast<double>(e_.survivors), static_cast<double>(e_.competing)) : "-",
-         fmt::format("of the keys need a score: {} of {}", human_count(static_cast<double>(e_.survivors)),
-                     human_count(static_cast<double>(e_.competing)))},
-        {e_.dense_dots > 0 ? fmt::format("{:.2f}", total / e_.dense_dots) : "-",
-         "of the dot products of dense scoring"},
-        {std::isfinite(own_gap) && gap_.count > 0 ? figure(own_gap) : "-",
-         e_.single() ? "tau gap of the row, in score units" : "tau gap (median), in score units"},
-        {slack_.count > 0 ? figure(slack_.median) : "-", "slack (median), in score units"},
+    struct Figure {
+      std::string value, what, of;
+    };
+    const bool bounded = e_.bounded_rows > 0;
+    const std::array<Figure, 4> figures{{
+        {bounded ? percent(static_cast<double>(e_.survivors), static_cast<double>(e_.competing)) : "-",
+         "of the keys are scored",
+         bounded ? fmt::format("{} of {}", human_count(static_cast<double>(e_.survivors)),
+                               human_count(static_cast<double>(e_.competing)))
+                 : ""},
+        {e_.dense_dots > 0 ? fmt::format("{:.2f}", total / e_.dense_dots) : "-", "of dense scoring's dot products",
+         e_.dense_dots > 0 ? fmt::format("{} of {}", human_count(total), human_count(e_.dense_dots)) : ""},
+        {std::isfinite(own_gap) && gap_.count > 0 ? figure(own_gap) : "-", "tau gap, in score units",
+         e_.single()      ? fmt::format("of row {}", e_.rows[0])
+         : gap_.count > 0 ? fmt::format("median of {}", counted(static_cast<std::int64_t>(gap_.count), "row"))
+                          : ""},
+        {slack_.count > 0 ? figure(slack_.median) : "-", "slack, in score units",
+         slack_.count > 0 ? fmt::format("median of {}", counted(static_cast<std::int64_t>(slack_.count), "key")) : ""},
     }};
     for (std::size_t i = 0; i < figures.size(); ++i) {
-      const double x = kLeft + 290 * static_cast<double>(i);
-      svg_.text("figure", x, 132, figures[i].first);
-      svg_.text("caption", x, 152, figures[i].second);
+      const double x = kLeft + (kWidth - 2 * kLeft) / 4 * static_cast<double>(i);
+      svg_.text("figure", x, 124, figures[i].value);
+      svg_.text("caption", x, 143, figures[i].what);
+      svg_.text("caption", x, 159, figures[i].of);
     }
   }
 
@@ -151,11 +168,14 @@ class Picture {
     double x = frame.x - 36;
     chip(svg_, "winner", x, frame.y - 17, "selected");
     chip(svg_, "survivor", x, frame.y - 17, "scored, not selected");
-    chip(svg_, "rejected", x, frame.y - 17, "rejected by its bound, never scored");
-    svg_.text("note end", frame.right(), frame.y - 17, "stronger: more keys");
+    const bool scouted = std::any_of(e_.points.begin(), e_.points.end(),
+                                     [](const KeyPoint& point) { return point.fate == KeyFate::scouted; });
+    if (scouted) chip(svg_, "scouted", x, frame.y - 17, "scored to find the threshold");
+    chip(svg_, "rejected", x, frame.y - 17, scouted ? "rejected unscored" : "rejected by its bound, never scored");
+    svg_.text("note end", frame.right(), frame.y - 40, "stronger: more keys");
     if (empty(frame, e_.points.empty(), "no row here was certified: every key was scored")) return;
     const double origin_kth = e_.single() ? e_.kth_scores[0] : 0;
-    const double threshold = e_.single() ? e_.thresholds[0] : -gap_.median;
+    const double threshold = e_.single() ? e_.thresholds[0] : 0;
     plane_ranges(frame, origin_kth, threshold);
     svg_.begin_clip(frame.x, frame.y, frame.width, frame.height);
     for (const double tick : nice_ticks(frame.y_first, frame.y_last, 6)) {
@@ -166,7 +186,7 @@ class Picture {
     }
     const double corner = std::min(frame.x_last, frame.y_last), start = std::max(frame.x_first, frame.y_first);
     svg_.line("diagonal", frame.px(start), frame.py(start), frame.px(corner), frame.py(corner));
-    density(frame);
+    density(frame, threshold, origin_kth);
     if (std::isfinite(threshold)) svg_.line("limit", frame.x, frame.py(threshold), frame.right(), frame.py(threshold));
     if (std::isfinite(origin_kth)) {
       // No key to the right of it lies below the threshold: the line ends where it stops meaning something.
@@ -178,24 +198,65 @@ class Picture {
     const double room = std::isfinite(threshold) ? frame.bottom() - frame.py(threshold) : frame.height;
     if (std::isfinite(threshold) && room > 24) {
       const double y = frame.py(threshold) + 18;
-      svg_.text("mark halo end", frame.right() - 8, y, "rejected below the threshold used");
+      free_label(
+          frame, "rejected below the threshold used",
+          {{frame.right() - 8, y, true}, {frame.x + 8, y, false}, {frame.right() - 8, frame.bottom() - 12, true}});
     }
     if (std::isfinite(origin_kth)) {
       const double at = frame.px(origin_kth);
-      const bool left = at > frame.x + 0.25 * frame.width;
-      svg_.text(left ? "mark halo end" : "mark halo", at + (left ? -7 : 7), frame.y + 16,
-                "K-th score: selected from here");
+      std::vector<Place> places;
+      const double below = std::isfinite(threshold) ? frame.py(threshold) - 10 : frame.y + 40;
+      for (const double y : {frame.y + 16, std::max(frame.y + 16, below)}) {
+        if (at > frame.x + 230) places.push_back({at - 7, y, true});
+        if (at < frame.right() - 230) places.push_back({at + 7, y, false});
+      }
+      free_label(frame, "K-th score: selected from here", places);
     }
-    if (room > 48) {
-      svg_.text("note end", frame.right() - 8, frame.bottom() - 12,
-                "a bound is never below its score: no key down here");
+    // Only where the corner under the diagonal is large enough for it.
+    const Place corner_note{frame.right() - 8, frame.bottom() - 12, true};
+    if (room > 64 && keys_under(frame, "a bound is never below its score: no key down here", corner_note) == 0) {
+      svg_.text("note end", corner_note.x, corner_note.y, "a bound is never below its score: no key down here");
     }
     for (const double tick : nice_ticks(frame.y_first, frame.y_last, 6)) {
       svg_.text("tick end", frame.x - 7, frame.py(tick) + 4, number(tick));
     }
-    const std::string_view relative = e_.single() ? "" : " minus the row's K-th score";
-    x_axis(svg_, frame, fmt::format("score{}", relative), 8);
-    svg_.text("axis mid", frame.x - 46, frame.y + frame.height / 2, fmt::format("upper bound{}", relative), -90);
+    x_axis(svg_, frame, e_.single() ? "score" : "score minus the row's K-th score", 8);
+    svg_.text("axis mid", frame.x - 46, frame.y + frame.height / 2,
+              e_.single() ? "upper bound" : "upper bound minus the row's threshold", -90);
+  }
+
+  struct Place {
+    double x, y;
+    bool end;  ///< x is where the text ends
+  };
+  static constexpr double kLetter = 6.6;
+
+  /// Keys drawn where the text would stand.
+  [[nodiscard]] std::int64_t keys_under(const Frame& frame, std::string_view text, const Place& place) const {
+    const double width = kLetter * static_cast<double>(text.size());
+    const double left = place.end ? place.x - width : place.x;
+    return std::count_if(e_.points.begin(), e_.points.end(), [&](const KeyPoint& point) {
+      const double x = std::clamp(frame.px(point.score), frame.x, frame.right());
+      const double y = std::clamp(frame.py(point.upper), frame.y, frame.bottom());
+      return x > left - 6 && x < left + width + 6 && y > place.y - 16 && y < place.y + 8;
+    });
+  }
+
+  /// The text in the place that hides the fewest keys, the first of equals, on a plate.
+  void free_label(const Frame& frame, std::string_view text, const std::vector<Place>& places) {
+    const Place* best = nullptr;
+    std::int64_t fewest = 0;
+    for (const Place& place : places) {
+      const std::int64_t hidden = keys_under(frame, text, place);
+      if (best == nullptr || hidden < fewest) {
+        best = &place;
+        fewest = hidden;
+      }
+    }
+    if (best == nullptr) return;
+    const double width = kLetter * static_cast<double>(text.size());
+    if (fewest > 0) svg_.rect("plate", (best->end ? best->x - width : best->x) - 4, best->y - 13, width + 8, 18, 3);
+    svg_.text(best->end ? "mark halo end" : "mark halo", best->x, best->y, text);
   }
 
   /// Nearly all keys and both limits; the few outliers are drawn at the edge.
@@ -221,23 +282,32 @@ class Picture {
     range(uppers, threshold, frame.y_first, frame.y_last);
   }
 
-  void density(const Frame& frame) {
+  /// Cells start at the two limits: none reaches over a line that its keys do not cross.
+  void density(const Frame& frame, double threshold, double kth) {
     constexpr double kCell = 4;
-    const auto columns = static_cast<std::size_t>(frame.width / kCell),
-               rows = static_cast<std::size_t>(frame.height / kCell);
-    std::array<std::vector<int>, 3> counts;
+    const auto first_cell = [](double start, double limit) {
+      return std::isfinite(limit) ? limit - kCell * std::ceil((limit - start) / kCell) : start;
+    };
+    const double x_start = first_cell(frame.x, frame.px(kth)), y_start = first_cell(frame.y, frame.py(threshold));
+    const auto columns = static_cast<std::size_t>((frame.right() - x_start) / kCell) + 1,
+               rows = static_cast<std::size_t>((frame.bottom() - y_start) / kCell) + 1;
+    std::array<std::vector<int>, 4> counts;
     for (auto& grid : counts) grid.resize(columns * rows);
     int most = 1;
     for (const KeyPoint& point : e_.points) {
-      const auto cell = [](double pixels, std::size_t cells) {
-        return static_cast<std::size_t>(std::clamp(pixels / kCell, 0.0, static_cast<double>(cells - 1)));
+      const auto cell = [](double cells, std::size_t available) {
+        return static_cast<std::size_t>(std::clamp(cells, 0.0, static_cast<double>(available - 1)));
       };
-      const std::size_t column = cell(frame.px(point.score) - frame.x, columns);
-      const std::size_t row = cell(frame.py(point.upper) - frame.y, rows);
+      const double x = (std::clamp(frame.px(point.score), frame.x, frame.right()) - x_start) / kCell;
+      // The page counts downwards: a bound that equals the threshold belongs to the cell above the line.
+      const double y = (std::clamp(frame.py(point.upper), frame.y, frame.bottom()) - y_start) / kCell;
+      const std::size_t column = cell(std::floor(x + 1e-9), columns);
+      const std::size_t row = cell(std::ceil(y - 1e-9) - 1, rows);
       most = std::max(most, ++counts[static_cast<std::size_t>(point.fate)][row * columns + column]);
     }
     constexpr int kLevels = 6;
-    for (std::size_t fate = 0; fate < 3; ++fate) {
+    static constexpr std::array<std::string_view, 4> kClasses{"rejected", "scouted", "survivor", "winner"};
+    for (std::size_t fate = 0; fate < kClasses.size(); ++fate) {
       std::array<std::string, kLevels> paths;
       const auto level_of = [&](std::size_t at) {
         const int count = counts[fate][at];
@@ -252,14 +322,13 @@ class Picture {
           while (level >= 0 && end < columns && level_of(row * columns + end) == level) ++end;
           if (level >= 0) {
             paths[static_cast<std::size_t>(level)] += fmt::format(
-                "M{} {}h{}v{}h-{}z", coordinate(frame.x + kCell * static_cast<double>(column)),
-                coordinate(frame.y + kCell * static_cast<double>(row)), kCell * static_cast<double>(end - column),
+                "M{} {}h{}v{}h-{}z", coordinate(x_start + kCell * static_cast<double>(column)),
+                coordinate(y_start + kCell * static_cast<double>(row)), kCell * static_cast<double>(end - column),
                 kCell, kCell * static_cast<double>(end - column));
           }
           column = end;
         }
       }
-      static constexpr std::array<std::string_view, 3> kClasses{"rejected", "survivor", "winner"};
       for (int level = 0; level < kLevels; ++level) {
         svg_.path(kClasses[fate], paths[static_cast<std::size_t>(level)], 0.42 + 0.58 * level / (kLevels - 1));
       }
@@ -281,7 +350,8 @@ class Picture {
     }
     frame.x_first = first;
     frame.x_last = last;
-    frame.y_last = std::max(1.0, *std::max_element(counts.begin(), counts.end())) * 1.08;
+    // The highest bar leaves a line of text free above it, for the mark.
+    frame.y_last = std::max(1.0, *std::max_element(counts.begin(), counts.end())) * frame.height / (frame.height - 18);
     const double width = frame.width / static_cast<double>(bins);
     std::string data;
     for (std::size_t i = 0; i < bins; ++i) {
@@ -299,14 +369,14 @@ class Picture {
     const double x = std::clamp(frame.px(value), frame.x, frame.right());
     svg_.line("limit dash", x, frame.y - 2, x, frame.bottom());
     const bool left = x > frame.x + 0.6 * frame.width;
-    svg_.text(left ? "mark end" : "mark", x + (left ? -7 : 7), frame.y + 9, label);
+    svg_.text(left ? "mark end" : "mark", x + (left ? -7 : 7), frame.y + 8, label);
   }
 
   void slack_panel(Frame frame) {
     svg_.text("head", frame.x, frame.y - 40, "Slack: upper bound minus score");
     svg_.text("note", frame.x, frame.y - 19,
-              fmt::format("{} keys; more heads or better aggregates lower it",
-                          human_count(static_cast<double>(slack_.count))));
+              fmt::format("{}; more heads or better aggregates lower it",
+                          counted(static_cast<std::int64_t>(slack_.count), "key")));
     if (empty(frame, slack_.count == 0, "no bound")) return;
     auto sorted = e_.slacks;
     std::sort(sorted.begin(), sorted.end());
@@ -317,8 +387,9 @@ class Picture {
 
   void gap_panel(Frame frame) {
     svg_.text("head", frame.x, frame.y - 40, "Tau gap: K-th score minus the threshold used");
-    svg_.text("note", frame.x, frame.y - 19,
-              fmt::format("{} rows of the call; better seeds lower it", human_count(static_cast<double>(gap_.count))));
+    svg_.text(
+        "note", frame.x, frame.y - 19,
+        fmt::format("{} of the call; better seeds lower it", counted(static_cast<std::int64_t>(gap_.count), "row")));
     if (empty(frame, gap_.count == 0, "no row of the call was certified")) return;
     bars(frame, e_.gaps, 0, gap_.max, 48);
     x_axis(svg_, frame, "tau gap (score units)", 6);
@@ -328,7 +399,7 @@ class Picture {
       const double x = std::clamp(frame.px(own), frame.x, frame.right());
       svg_.line("rowline", x, frame.y - 2, x, frame.bottom());
       const bool left = x > frame.x + 0.6 * frame.width;
-      svg_.text(left ? "mark end" : "mark", x + (left ? -7 : 7), frame.y + 9, fmt::format("this row {}", figure(own)));
+      svg_.text(left ? "mark end" : "mark", x + (left ? -7 : 7), frame.y + 8, fmt::format("this row {}", figure(own)));
     } else {
       median_mark(frame, gap_.median, fmt::format("median {}", figure(gap_.median)));
     }

@@ -4,7 +4,9 @@
 #include <new>
 
 #include "commands.hpp"
+#include "console.hpp"
 #include "dosa/types.hpp"
+#include "help.hpp"
 
 namespace {
 
@@ -19,10 +21,10 @@ int run(int argc, char** argv) {
   CLI::App app{
       "Exact Top-K selection for the lightning indexer of DeepSeek Sparse Attention.\n"
       "The keys returned are those that scoring every key would return, byte for byte; a certificate proves which "
-      "keys\n"
-      "need no score."};
+      "keys need no score."};
   app.set_version_flag("--version", "dosa " DOSA_VERSION, "Print the version");
   app.set_help_flag("-h,--help", "Print this help");
+  app.formatter(help_layout());  // before the subcommands, which inherit it
   app.require_subcommand(1);
   app.footer(
       "Examples:\n"
@@ -43,7 +45,9 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     // Help and version are "errors" of code 0; every other one is the caller's usage.
-    return app.exit(error) == 0 ? kSuccess : kUsage;
+    if (error.get_exit_code() != 0) return fail(kUsage, usage_error(app, error).c_str());
+    app.exit(error);
+    return kSuccess;
   }
   return status;
 }
@@ -52,6 +56,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   int status = kFailure;
+  set_command_line(argc, argv);
   try {
     status = run(argc, argv);
   } catch (const dosa::Error& error) {

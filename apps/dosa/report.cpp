@@ -44,10 +44,9 @@ void describe_input(const Trace& trace, Table& table, Json& json) {
         static_cast<double>(window_of(*trace.problem().ks.at(t), *trace.problem().ke.at(t), shape.keys).size()));
   }
   const Quantiles windows = quantiles(sizes);
-  table.row("input",
-            fmt::format("{} rows, {} keys, {} heads of {}; rows see {} to {} keys",
-                        human_count(static_cast<double>(shape.rows)), human_count(static_cast<double>(shape.keys)),
-                        shape.heads, shape.head_dim, human_count(windows.min), human_count(windows.max)));
+  table.row("input", fmt::format("{}, {}, {} of {}; rows see {} to {} keys", counted(shape.rows, "row"),
+                                 counted(shape.keys, "key"), counted(shape.heads, "head"), shape.head_dim,
+                                 human_count(windows.min), human_count(windows.max)));
   json["input"] = {{"file", trace.name()}, {"rows", shape.rows},         {"keys", shape.keys},
                    {"heads", shape.heads}, {"head_dim", shape.head_dim}, {"window", to_json(windows)}};
 }

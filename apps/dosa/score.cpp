@@ -57,7 +57,7 @@ void run_score(const ScoreArguments& arguments) {
   writer.commit();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
-  Table table(fmt::format("dosa score {} --model {}", trace.name(), name(options.model)));
+  Table table(command_line());
   Json json{{"command", "score"}, {"version", DOSA_VERSION}};
   describe_input(trace, table, json);
   describe_engine(decided.options(), decided.why(), table, json);
@@ -76,7 +76,6 @@ void add_score(CLI::App& app, ExitCode&) {
   auto arguments = std::make_shared<ScoreArguments>();
   arguments->trace.add(*command);
   arguments->engine.add_model(*command);
-  command->get_option("--model")->required();
   command
       ->add_option("-o,--out", arguments->out,
                    "Result (safetensors): scores F32 [Q,N], -inf outside the window, NaN as 0x7fffffff")
@@ -88,7 +87,7 @@ void add_score(CLI::App& app, ExitCode&) {
   add_json(*command, arguments->json);
   command->footer(
       "Example:\n"
-      "  dosa score trace.safetensors --model f64 --rows 0:16 --out scores.safetensors");
+      "  dosa score trace.safetensors --rows 0:16 --out scores.safetensors");
   command->callback([arguments] { run_score(*arguments); });
 }
 

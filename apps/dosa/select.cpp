@@ -28,7 +28,7 @@ void run_select(const SelectArguments& arguments) {
       explain_rows(trace.name(), trace.problem(), arguments.engine.options, looked_at, "select");
   const Call& call = explanation.call;
 
-  Table table(fmt::format("dosa select {} --top-k {}", trace.name(), call.options.top_k));
+  Table table(command_line());
   Json json{{"command", "select"}, {"version", DOSA_VERSION}};
   describe_input(trace, table, json);
   describe_engine(call.options, call.why, table, json);
@@ -68,8 +68,7 @@ void add_select(CLI::App& app, ExitCode&) {
       "The result is the same bytes on every machine, backend, path, instruction set and number of threads.\n"
       "Examples:\n"
       "  dosa select trace.safetensors --top-k 2048 --out selected.safetensors\n"
-      "  dosa select trace.safetensors --top-k 2048 --order score --scores --rows 0:16 --out best.safetensors --json "
-      "-");
+      "  dosa select trace.safetensors --top-k 2048 --order score --scores --rows 0:16 --out best.st");
   command->callback([arguments] { run_select(*arguments); });
 }
 

@@ -7,6 +7,7 @@
 #include "commands.hpp"
 #include "console.hpp"
 #include "dosa/trace.hpp"
+#include "suggest.hpp"
 #include "workloads/workloads.hpp"
 
 namespace dosa::app {
@@ -57,16 +58,28 @@ void list_kinds(const JsonOutput& output) {
   output.finish(json, text);
 }
 
+const workloads::Entry& find_kind(const std::string& kind) {
+  std::vector<std::string> names;
+  for (const auto& entry : workloads::registry()) {
+    if (entry.name == kind && entry.trace) return entry;
+    if (entry.name == kind) {
+      throw Error(ErrorKind::usage, fmt::format("synth: found '{}', which a trace file cannot hold (pages, strides), "
+                                                "wanted one of dosa synth --list",
+                                                kind));
+    }
+    if (entry.trace) names.emplace_back(entry.name);
+  }
+  const std::string meant = did_you_mean(kind, names);
+  throw Error(ErrorKind::usage, fmt::format("synth: found '{}', wanted a name that dosa synth --list shows{}", kind,
+                                            meant.empty() ? "" : "; " + meant));
+}
+
 void run_synth(const SynthArguments& arguments) {
   if (arguments.list) return list_kinds(arguments.json);
   if (arguments.kind.empty()) throw Error(ErrorKind::usage, "synth: found no KIND, wanted one (dosa synth --list)");
   if (arguments.out.empty()) throw Error(ErrorKind::usage, "synth: found no --out, wanted the file to write");
   check_outputs("", arguments.out, arguments.json);
-  const workloads::Entry& entry = workloads::find(arguments.kind);
-  if (!entry.trace) {
-    throw Error(ErrorKind::usage,
-                fmt::format("synth: a trace file cannot hold '{}' (pages, strides); dosa synth --list", entry.name));
-  }
+  const workloads::Entry& entry = find_kind(arguments.kind);
   workloads::Size size = arguments.full ? entry.full : entry.small;
   const auto take = [&](const char* flag, auto& into, std::int64_t value) {
     if (arguments.command->count(flag) != 0) into = static_cast<std::remove_reference_t<decltype(into)>>(value);
@@ -88,10 +101,11 @@ void run_synth(const SynthArguments& arguments) {
 
   const auto& q = workload.problem.q.shape;
   const std::int64_t keys = std::get<ContiguousKeys>(workload.problem.keys).codes.shape[0];
-  Table table(fmt::format("dosa synth {} --seed {}", entry.name, size.seed));
+  Table table(command_line());
   table.row("input", std::string(entry.description));
   if (!entry.thread.empty()) table.row("broke", std::string(entry.thread));
-  table.row("written", fmt::format("{}: {} rows, {} keys, {} heads of {}", arguments.out, q[0], keys, q[1], q[2]));
+  table.row("written", fmt::format("{}: {}, {}, {} of {}", arguments.out, counted(q[0], "row"), counted(keys, "key"),
+                                   counted(q[1], "head"), q[2]));
   table.row("hard with", fmt::format("--top-k {}", workload.top_k));
   arguments.json.finish({{"command", "synth"},
                          {"version", DOSA_VERSION},
@@ -112,9 +126,11 @@ void add_synth(CLI::App& app, ExitCode&) {
   auto* command = app.add_subcommand("synth", "Write a named hard input as a trace file");
   auto arguments = std::make_shared<SynthArguments>();
   arguments->command = command;
-  command->add_option("KIND", arguments->kind, "Name of the input (--list)");
-  command->add_flag("--list", arguments->list, "List the names, what they are, and the public report each comes from");
-  command->add_option("-o,--out", arguments->out, "Trace file to write")->type_name("FILE");
+  auto* kind = command->add_option("KIND", arguments->kind, "Name of the input (--list)");
+  auto* list = command->add_flag("--list", arguments->list,
+                                 "List the names, what they are, and the public report each comes from");
+  auto* out = command->add_option("-o,--out", arguments->out, "Trace file to write")->type_name("FILE");
+  list->excludes(kind)->excludes(out);
   command->add_flag("--full", arguments->full, "Sizes of the report the input comes from, instead of small ones");
   command->add_option("--rows", arguments->rows, "Query rows Q")->type_name("Q");
   command->add_option("--keys", arguments->keys, "Keys N")->type_name("N");

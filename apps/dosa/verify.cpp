@@ -84,7 +84,7 @@ ExitCode run_verify(const VerifyArguments& arguments) {
   check_outputs(arguments.trace.path, "", arguments.json);
   const Trace trace = arguments.trace.open();
   Options options = arguments.engine.options;
-  Table table("");
+  Table table(command_line());
   Json json{{"command", "verify"}, {"version", DOSA_VERSION}};
   OwnedSelection found;
   int threads = 0;
@@ -95,7 +95,6 @@ ExitCode run_verify(const VerifyArguments& arguments) {
         explain_rows(trace.name(), trace.problem(), options, spread_rows(trace.problem().q.shape[0], 4), "verify");
     Call& call = explanation.call;
     threads = call.options.threads;
-    table = Table(fmt::format("dosa verify {} --top-k {}", trace.name(), options.top_k));
     describe_input(trace, table, json);
     describe_engine(call.options, call.why, table, json);
     describe_stats(call.selection.stats, call.workspace_bytes, &explanation, table, json);
@@ -103,7 +102,6 @@ ExitCode run_verify(const VerifyArguments& arguments) {
   } else {
     found = read_result(arguments.result, trace.problem().q.shape[0], options);
     threads = info().threads;
-    table = Table(fmt::format("dosa verify {} --result {}", trace.name(), arguments.result));
     describe_input(trace, table, json);
     table.row("result", fmt::format("top-k {}, model {}, order {}, index base {}{}", options.top_k, name(options.model),
                                     name(options.order), name(options.index_base), options.scores ? ", scores" : ""));
@@ -113,14 +111,14 @@ ExitCode run_verify(const VerifyArguments& arguments) {
   const Call reference = call_reference(trace.problem(), options, threads, "reference");
   const Comparison comparison = compare(found, reference.selection, options.scores);
 
-  table.row("reference", fmt::format("{} on {} threads: every key scored and sorted",
-                                     human_seconds(reference.selection.stats.seconds), threads));
+  table.row("reference", fmt::format("{} on {}: every key scored and sorted",
+                                     human_seconds(reference.selection.stats.seconds), counted(threads, "thread")));
   json["reference_seconds"] = reference.selection.stats.seconds;
   json["rows_differing"] = comparison.rows_differing;
   json["equal"] = !comparison.first.has_value();
   if (comparison.first) {
     const Difference& first = *comparison.first;
-    table.row("verdict", fmt::format("DIFFERENT in {} of {} rows", comparison.rows_differing, found.rows));
+    table.row("verdict", fmt::format("DIFFERENT in {} of {}", comparison.rows_differing, counted(found.rows, "row")));
     table.row("first", describe(first, options.scores));
     json["first_difference"] = {{"row", first.row},
                                 {"slot", first.slot < 0 ? Json(nullptr) : Json(first.slot)},
@@ -131,7 +129,7 @@ ExitCode run_verify(const VerifyArguments& arguments) {
       json["first_difference"]["wanted_score_bits"] = std::bit_cast<std::uint32_t>(first.wanted_score);
     }
   } else {
-    table.row("verdict", fmt::format("EQUAL: {} rows, indices{} and lengths, byte for byte", found.rows,
+    table.row("verdict", fmt::format("EQUAL: {}, indices{} and lengths, byte for byte", counted(found.rows, "row"),
                                      options.scores ? ", scores" : ""));
   }
   arguments.json.finish(json, table.text());
@@ -164,8 +162,7 @@ void add_verify(CLI::App& app, ExitCode& status) {
   add_json(*command, arguments->json);
   command->footer(
       "The reference scores every visible key under the model and sorts: slow, short and obvious. Scores are compared "
-      "too.\n"
-      "Exit code 4 where anything differs; the first difference is printed.\n"
+      "too. Exit code 4 where anything differs; the first difference is printed.\n"
       "Examples:\n"
       "  dosa verify trace.safetensors --top-k 2048 --path dosa --isa avx2 --rows 0:64\n"
       "  dosa verify trace.safetensors --result selected.safetensors");

@@ -9,6 +9,7 @@ import pathlib
 import pty
 import re
 import select
+import shlex
 import shutil
 import stat
 import struct
@@ -42,6 +43,7 @@ class Case(unittest.TestCase):
             self.assertIn(part, done.stdout if code in (SUCCESS, MISMATCH) else done.stderr, shown)
         if code not in (SUCCESS, MISMATCH):
             self.assertEqual(done.stdout, "", shown)
+            self.assertRegex(done.stderr, r"\Adosa: [^\n]+\n\Z", "an error is one line")
         else:
             self.assertEqual(done.stderr, "", f"progress or noise in a pipe\n{shown}")
         return done
@@ -64,10 +66,17 @@ class General(Case):
         self.dosa("--help", says=("select", "explain", "Exit codes", "Examples"))
         for command in ("info", "select", "score", "verify", "explain", "synth", "bench"):
             self.dosa(command, "--help", says=("--json", "Usage"))
+        for command in ((), ("info",), ("select",), ("score",), ("verify",), ("explain",), ("synth",), ("bench",)):
+            for line in self.dosa(*command, "--help").stdout.splitlines():
+                if "Usage: " not in line:  # it holds the path of the executable
+                    self.assertLessEqual(len(line), 100, line)
 
     def test_usage_errors(self):
         self.dosa(code=USAGE, says="subcommand")
-        self.dosa("selct", code=USAGE)
+        self.dosa("selct", code=USAGE, says=("'selct'", "did you mean select?", "verify"))
+        self.dosa("frobnicate", code=USAGE, says=("'frobnicate'", "select", "bench"))
+        self.dosa("select", SAMPLE, "--topk", 256, code=USAGE, says=("'--topk'", "did you mean --top-k?"))
+        self.dosa("select", SAMPLE, "--top-k", 4, "more", code=USAGE, says="'more'")
         self.dosa("select", code=USAGE, says="IN")
         self.dosa("select", SAMPLE, code=USAGE, says="--top-k")
         self.dosa("select", SAMPLE, "--top-k", "many", code=USAGE, says="many")
@@ -79,6 +88,20 @@ class General(Case):
             self.dosa("select", SAMPLE, "--top-k", 4, option, "nonsense", code=USAGE, says=("nonsense", accepted))
         for option in ("--threads", "--r", "--always-first", "--always-last"):
             self.dosa("select", SAMPLE, "--top-k", 4, option, -1, code=USAGE, says="-1")
+        for command in (("select", SAMPLE, "--top-k", 4), ("bench", SAMPLE, "--top-k", 4)):
+            message = self.dosa(*command, "--path", "fast", code=USAGE).stderr
+            self.assertRegex(message, r"^dosa: --path: found 'fast', wanted one of auto, dense, dosa \(.*\)\n$")
+
+    def test_the_heading_repeats_the_command(self):
+        out = self.folder / "a name's file"
+        for command in (("select", SAMPLE, "--top-k", "4", "--path", "dosa", "--isa", "portable", "--out", out),
+                        ("score", SAMPLE, "--rows", "0:2", "--threads", "1", "--out", out),
+                        ("verify", SAMPLE, "--top-k", "4", "--rows", "0:2", "--model", "sm90"),
+                        ("explain", SAMPLE, "--top-k", "4", "--row", "3", "--without", "seeds"),
+                        ("synth", "narrow_band", "--rows", "2", "--out", out),
+                        ("bench", SAMPLE, "--top-k", "4", "--rows", "0:2", "--repeat", "1")):
+            heading = self.dosa(*command).stdout.splitlines()[0]
+            self.assertEqual(shlex.split(heading), [DOSA, *map(str, command)])
 
     def test_info(self):
         text = self.dosa("info", says=("backends", "instruction sets", "portable")).stdout
@@ -320,8 +343,11 @@ class Score(Case):
             self.dosa("score", SAMPLE, "--model", "sm90", "--rows", "3", "--isa", isa, "--threads", 7, "--out", found)
             self.assertEqual(found.read_bytes(), wanted.read_bytes(), isa)
 
-    def test_the_model_must_be_named(self):
-        self.dosa("score", SAMPLE, "--out", self.folder / "o", code=USAGE, says="--model")
+    def test_the_model_is_f64_where_none_is_named(self):
+        named, unnamed = self.folder / "named", self.folder / "unnamed"
+        self.dosa("score", SAMPLE, "--rows", "5", "--model", "f64", "--out", named)
+        self.dosa("score", SAMPLE, "--rows", "5", "--out", unnamed)
+        self.assertEqual(named.read_bytes(), unnamed.read_bytes())
 
     def test_more_than_four_gib_asks(self):
         # 32 heads of rows without keys cost nothing to store: Q large, N small is refused by size alone.
@@ -404,6 +430,27 @@ class Explain(Case):
                 dots = found["dot_products_vs_dense"]
                 self.assertAlmostEqual(dots["total"], dots["heads"] + dots["aggregates"] + dots["survivors_and_sample"], 9)
 
+    def test_what_was_not_certified_is_not_explained(self):
+        rule = "a key survives where"
+        self.dosa("explain", SAMPLE, "--top-k", 256, "--path", "dosa", "--row", 1, says=rule)
+        self.assertNotIn(rule, self.dosa("explain", SAMPLE, "--top-k", 256, "--path", "dense").stdout)
+        one = self.dosa("explain", SAMPLE, "--top-k", 4, "--rows", "0:1", "--threads", 1, says="1 row, ").stdout
+        self.assertNotRegex(one, r"\b1 (rows|threads|keys|heads)\b")
+
+    def test_captions_and_marks_of_the_picture(self):
+        """Captions stay in their columns, and no key below the line is one scored for its bound."""
+        trace, svg = self.folder / "t.safetensors", self.folder / "x.svg"
+        self.dosa("synth", "narrow_band", "--keys", 65536, "--rows", 20, "--top-k", 2048, "--out", trace)
+        self.dosa("explain", trace, "--top-k", 2048, "--path", "dosa", "--svg", svg)
+        captions = [(float(e.get("x")), e.text or "") for e in ElementTree.parse(svg).iter("{http://www.w3.org/2000/svg}text")
+                    if e.get("class") == "caption"]
+        self.assertEqual(len(captions), 8)
+        columns = sorted({x for x, _ in captions})
+        self.assertEqual(len(columns), 4)
+        for x, text in captions:
+            end = min([other for other in columns if other > x], default=1180)
+            self.assertLess(x + 7 * len(text), end, text)
+
     def test_it_shows_the_run_itself(self):
         selected = json.loads(self.dosa("select", SAMPLE, "--top-k", 256, "--path", "dosa", "--json", "-").stdout)
         explained = json.loads(self.dosa("explain", SAMPLE, "--top-k", 256, "--path", "dosa", "--json", "-").stdout)
@@ -445,7 +492,11 @@ class Synth(Case):
         self.assertEqual(load(files[0])[1]["kind"], "narrow_band")
         self.dosa("synth", name, "--heads", 129, "--out", files[0], code=USAGE, says="129")
         self.dosa("synth", name, "--head-dim", 48, "--out", files[0], code=USAGE, says="48")
-        self.dosa("synth", "no_such_kind", "--out", files[0], code=USAGE, says="no_such_kind")
+        message = self.dosa("synth", "no_such_kind", "--out", files[0], code=USAGE, says=("no_such_kind", "--list")).stderr
+        self.assertLess(len(message), 200)
+        self.dosa("synth", "narow_band", "--out", files[0], code=USAGE, says="did you mean narrow_band")
+        self.dosa("synth", "--list", "narrow_band", code=USAGE, says=("--list", "KIND"))
+        self.dosa("synth", name, "--keys", 5000, "--out", self.folder / "large", says="5,000 keys")
         self.dosa("synth", name, code=USAGE, says="--out")
         self.dosa("synth", code=USAGE, says="KIND")
         self.assertEqual(files[0].read_bytes(), first, "a refused command must not touch its output")
