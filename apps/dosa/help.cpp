@@ -39,6 +39,11 @@ class Layout final : public CLI::Formatter {
   std::string make_option_desc(const CLI::Option* option) const override {
     return wrapped(CLI::Formatter::make_option_desc(option), kColumns - kTextColumn);
   }
+  // What an option excludes stands in its text: a list of names would not fit the line.
+  std::string make_option_opts(const CLI::Option* option) const override {
+    const std::string opts = CLI::Formatter::make_option_opts(option);
+    return opts.substr(0, opts.find(" Excludes:"));
+  }
   std::string make_description(const CLI::App* app) const override {
     return wrapped(CLI::Formatter::make_description(app), kColumns);
   }

@@ -147,7 +147,7 @@ void add_verify(CLI::App& app, ExitCode& status) {
   auto* result =
       command->add_option("--result", arguments->result,
                           "Check this result of dosa select instead of running a backend; K, model, order, index "
-                          "base and forced keys are read from it");
+                          "base and forced keys are read from it, not given");
   result->type_name("FILE");
   arguments->engine.add_model(*command);
   arguments->engine.add_backend(*command);

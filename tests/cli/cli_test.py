@@ -438,13 +438,20 @@ class Explain(Case):
         self.assertNotRegex(one, r"\b1 (rows|threads|keys|heads)\b")
 
     def test_captions_and_marks_of_the_picture(self):
-        """Captions stay in their columns, and no key below the line is one scored for its bound."""
+        """Captions stay in their columns, and above the threshold line is what was scored for its bound, nothing else."""
         trace, svg = self.folder / "t.safetensors", self.folder / "x.svg"
         self.dosa("synth", "narrow_band", "--keys", 65536, "--rows", 20, "--top-k", 2048, "--out", trace)
         self.dosa("explain", trace, "--top-k", 2048, "--path", "dosa", "--svg", svg)
         captions = [(float(e.get("x")), e.text or "") for e in ElementTree.parse(svg).iter("{http://www.w3.org/2000/svg}text")
                     if e.get("class") == "caption"]
         self.assertEqual(len(captions), 8)
+        name = "{http://www.w3.org/2000/svg}"
+        plane = ElementTree.parse(svg).find(f"{name}g")
+        limit = next(float(e.get("y1")) for e in plane.iter(f"{name}line") if e.get("class") == "limit")
+        tops = {cls: [float(y) for e in plane.iter(f"{name}path") if e.get("class") == cls
+                      for y in re.findall(r"M\S+ (\S+?)h", e.get("d"))] for cls in ("rejected", "survivor")}
+        self.assertLess(max(tops["survivor"]), limit - 3)
+        self.assertGreater(min(tops["rejected"]), limit - 1)
         columns = sorted({x for x, _ in captions})
         self.assertEqual(len(columns), 4)
         for x, text in captions:
