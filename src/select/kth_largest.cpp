@@ -37,6 +37,17 @@ float kth_largest(const cpu::Kernels& kernels, std::span<const float> values, st
     return high;
   }
 
+  const auto narrow = [&](float value) {
+    const std::int64_t found = count_from(value);
+    if (found >= k) {
+      low = value;
+      from_low = found;
+    } else {
+      high = value;
+      from_high = found;
+    }
+  };
+
   // A sorted sample brackets the answer in two passes for almost every distribution; the bisection below needs no luck.
   constexpr std::int64_t kSample = 128;
   if (count > kFewValues) {
@@ -50,14 +61,7 @@ float kth_largest(const cpu::Kernels& kernels, std::span<const float> values, st
       if (s < 0 || s >= kSample) return;
       const float value = scratch.values[s];
       if (!(value > low) || !(value < high)) return;
-      const std::int64_t found = count_from(value);
-      if (found >= k) {
-        low = value;
-        from_low = found;
-      } else {
-        high = value;
-        from_high = found;
-      }
+      narrow(value);
     };
     try_bracket(expected + margin);
     try_bracket(expected - margin);
@@ -66,14 +70,7 @@ float kth_largest(const cpu::Kernels& kernels, std::span<const float> values, st
     const std::int64_t middle = (std::int64_t{ordinal(low)} + ordinal(high)) / 2;
     const float value = at_ordinal(static_cast<std::int32_t>(middle));
     if (!(value > low) || !(value < high)) return low;  // neighbours: nothing lies between them
-    const std::int64_t found = count_from(value);
-    if (found >= k) {
-      low = value;
-      from_low = found;
-    } else {
-      high = value;
-      from_high = found;
-    }
+    narrow(value);
   }
 
   std::int64_t kept = 0;
