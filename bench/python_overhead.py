@@ -56,9 +56,13 @@ def main() -> None:
             np.ones((rows, 32), np.float32), np.zeros(rows, np.int32), np.full(rows, keys, np.int32),
         )  # fmt: skip
 
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=pathlib.Path(__file__).parent)
+    try:
+        here = pathlib.Path(__file__).parent
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=here).stdout.strip()
+    except FileNotFoundError:
+        commit = "unknown: no git here"
     results: dict[str, object] = {
-        "dosa": dosa.__version__, "commit": commit.stdout.strip(), "processor": dosa.info().processor, "isa": dosa.info().isa,
+        "dosa": dosa.__version__, "commit": commit, "processor": dosa.info().processor, "isa": dosa.info().isa,
         "threads": dosa.info().threads, "python": sys.version.split()[0], "numpy": np.__version__, "load": os.getloadavg(),
     }  # fmt: skip
     calls = {}
