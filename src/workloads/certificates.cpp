@@ -42,7 +42,8 @@ void indexer(Builder& builder, const Indexer& how) {
         double& c = head[static_cast<std::size_t>(h * rank + r)];
         c += 0.05 * random.normal();
         for (int d = 0; d < dim; ++d)
-          x[static_cast<std::size_t>(d)] += c * basis[static_cast<std::size_t>(r * dim + d)];
+          x[static_cast<std::size_t>(d)] +=
+              c * basis[static_cast<std::size_t>(r) * static_cast<std::size_t>(dim) + static_cast<std::size_t>(d)];
       }
       const float scale = quantise(x, builder.query(t, h));
       builder.weight(t, h) = weight[static_cast<std::size_t>(h)] * scale;
@@ -53,7 +54,9 @@ void indexer(Builder& builder, const Indexer& how) {
     for (double& v : c) v = random.normal();
     for (int d = 0; d < dim; ++d) {
       double v = mean[static_cast<std::size_t>(d)] + 0.5 * random.normal();
-      for (int r = 0; r < rank; ++r) v += how.spread * 0.3 * c[r] * basis[static_cast<std::size_t>(r * dim + d)];
+      for (int r = 0; r < rank; ++r)
+        v += how.spread * 0.3 * c[r] *
+             basis[static_cast<std::size_t>(r) * static_cast<std::size_t>(dim) + static_cast<std::size_t>(d)];
       x[static_cast<std::size_t>(d)] = v;
     }
     builder.scale[static_cast<std::size_t>(i)] = quantise(x, builder.key(i));
