@@ -154,7 +154,7 @@ std::optional<tbb::global_control> allow_threads(int threads) {
 
 void Run::execute() {
   if (state_.shape.rows == 0) return;
-  const std::optional<tbb::global_control> more = allow_threads(state_.options.threads);
+  [[maybe_unused]] const std::optional<tbb::global_control> more = allow_threads(state_.options.threads);
   tbb::task_arena arena(state_.options.threads);
   arena.execute([&] {
     for (std::int64_t first = 0; first < state_.shape.rows; first += plan_.block_rows)
@@ -347,7 +347,7 @@ void scores_cpu(const PlanState& state, const Problem& problem, TensorView<float
   const Shape& shape = state.shape;
   const std::size_t row_bytes =
       kernels.model_bytes(state.options.model, static_cast<int>(shape.heads), static_cast<int>(shape.head_dim));
-  const std::optional<tbb::global_control> more = allow_threads(state.options.threads);
+  [[maybe_unused]] const std::optional<tbb::global_control> more = allow_threads(state.options.threads);
   tbb::task_arena arena(state.options.threads);
   arena.execute([&] {
     tbb::parallel_for(std::int64_t{0}, shape.rows, [&](std::int64_t t) {
