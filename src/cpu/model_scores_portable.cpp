@@ -1,9 +1,11 @@
 // Both score models bit for bit in plain C++: lanes are heads, in arrays that the compiler turns into what vectors the
 // baseline has. Nothing here depends on a rounding mode but the chains over the heads.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 #include "cpu/model_rows.hpp"
 #include "cpu/model_scores.hpp"
@@ -60,7 +62,7 @@ void accumulators(const float* q, const std::uint8_t* exponents, const Key& key,
   float c[kLanes] = {};
   for (int first = 0; first < head_dim; first += kChunk) {
     std::uint8_t largest[kLanes];
-    for (int lane = 0; lane < kLanes; ++lane) largest[lane] = kNoProduct;
+    std::fill(std::begin(largest), std::end(largest), kNoProduct);
     for (int d = first; d < first + kChunk; ++d) {
       for (int lane = 0; lane < kLanes; ++lane) {
         const auto sum = static_cast<std::uint8_t>(exponents[d * kLanes + lane] + key.exponent[d]);

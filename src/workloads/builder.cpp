@@ -32,7 +32,7 @@ std::uint8_t finite_code(Random& random) noexcept {
 
 float float_of_bits(std::uint32_t bits) noexcept { return std::bit_cast<float>(bits); }
 
-Builder::Builder(const Size& wanted) : size(wanted), random(wanted.seed * 0x2545f4914f6cdd1dULL + 99) {
+Builder::Builder(const Size& wanted_size) : size(wanted_size), random(wanted_size.seed * 0x2545f4914f6cdd1dULL + 99) {
   const auto rows = static_cast<std::size_t>(size.rows), keys = static_cast<std::size_t>(size.keys);
   const auto heads = static_cast<std::size_t>(size.heads), dim = static_cast<std::size_t>(size.head_dim);
   q.resize(rows * heads * dim);

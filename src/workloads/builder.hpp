@@ -27,7 +27,7 @@ inline constexpr std::uint8_t kSign = 0x80;
 
 /// Plain arrays of one contiguous problem, to be filled and then finished into a workload.
 struct Builder {
-  explicit Builder(const Size& size);
+  explicit Builder(const Size& wanted_size);
 
   Size size;
   Random random;

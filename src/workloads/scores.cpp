@@ -178,7 +178,7 @@ Workload tiny_fp16(const Size& size) {
 
 Workload few_values(const Size& size, std::int64_t distinct) {
   return controlled(size, true, [&](std::int64_t, Random& random) {
-    return static_cast<float>(random.below(distinct)) - static_cast<float>(distinct / 2) + 0.25F;
+    return static_cast<float>(random.below(distinct) - distinct / 2) + 0.25F;
   });
 }
 
