@@ -7,6 +7,7 @@ PRESET ?= release
 BUILD := build/$(PRESET)
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
+# DOSA_CUDA=ON: a build without the CUDA backend fails; OFF: it is left out; unset: as the tree was configured, else AUTO.
 # Real traces and kernel vectors lie beside the checkout; tests that need them are skipped where there are none.
 export DOSA_SHARED ?= $(abspath $(CURDIR)/../shared)
 
@@ -14,7 +15,7 @@ export DOSA_SHARED ?= $(abspath $(CURDIR)/../shared)
 CONFIGURE_WITHOUT_TESTS = [[ -f $(BUILD)/CMakeCache.txt ]] || cmake --preset $(PRESET) -DDOSA_BUILD_TESTS=OFF
 CPP_FILES = $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.hpp' '*.h')
 
-.PHONY: help demo build test test-python install format format-check lint bench-numpy bench-cpu clean
+.PHONY: help demo build cuda test test-python install format format-check lint bench-numpy bench-cpu clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -28,8 +29,12 @@ demo: ## select a real indexer trace exactly, compare with the reference, draw w
 
 build: ## library, command line, tests
 	@scripts/bootstrap build test
-	cmake --preset $(PRESET) -DDOSA_BUILD_TESTS=ON
+	cmake --preset $(PRESET) -DDOSA_BUILD_TESTS=ON $(if $(DOSA_CUDA),-DDOSA_CUDA=$(DOSA_CUDA))
 	cmake --build $(BUILD) -j $(JOBS)
+
+cuda: ## the same with the CUDA backend, in build/cuda; without an nvcc it installs one into .cuda (104 MB)
+	@scripts/cuda_toolkit
+	@$(MAKE) --no-print-directory build PRESET=cuda DOSA_CUDA=ON
 
 test: build ## everything that must hold, on this machine's instruction sets
 	ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure --no-tests=error

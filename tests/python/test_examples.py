@@ -31,10 +31,14 @@ def test_sparse_attention():
 def test_overhead_bench_runs(tmp_path):
     import json
 
+    import dosa
+
     run(SOURCE / "bench" / "python_overhead.py", "--json", str(tmp_path / "o.json"))
     found = json.loads((tmp_path / "o.json").read_text())
     # Times are for the bench to tell (a machine under load must not turn a test red); size is no question of load.
-    assert found["installed_bytes"] < 5e6 and len(found["microseconds"]) == 6
+    # The CUDA backend brings kernels and CUDA's runtime along.
+    built = not dosa.info().backends["cuda"][1].startswith("not built")
+    assert found["installed_bytes"] < (15e6 if built else 5e6) and len(found["microseconds"]) == 6
 
 
 def blocks(name):
