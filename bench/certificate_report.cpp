@@ -1,7 +1,6 @@
 // Survival of DoSA's certificate at the true threshold, by budget r, on traces: what docs/certificate.md and
 // docs/benchmarks.md quote. Rows: the last of each run of 16 consecutive positions, as the published tables take them.
 //   certificate_report [--model f64|sm90] [--top-k K] [--rows N] [--sample keys] [--ablate name] TRACE...
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,6 +13,7 @@
 
 #include "certificate/dosa_bound.hpp"
 #include "certificate/row.hpp"
+#include "contract/text.hpp"
 #include "dosa/trace.hpp"
 #include "score/e4m3.hpp"
 
@@ -269,11 +269,13 @@ int main(int argc, char** argv) {
       }
       ++rows_done;
     }
-    fmt::print("{}\n  model {}  rows {}  positives {:.1f}  K/n {:.4f}  allowance {:.4f} std(score)\n", trace.name(),
-               name(model), rows_done, positive_heads / rows_done, share / rows_done, allowance / rows_done);
+    text::print(stdout, "{}\n  model {}  rows {}  positives {:.1f}  K/n {:.4f}  allowance {:.4f} std(score)\n",
+                trace.name(), name(model), rows_done, positive_heads / rows_done, share / rows_done,
+                allowance / rows_done);
     for (std::size_t b = 0; b < budgets.size(); ++b) {
       const Totals& total = totals[b];
-      fmt::print(
+      text::print(
+          stdout,
           "  r {:>5}  retained {:5.1f}  aggregates {:.1f}  survival {:.4f}  predicted {:.4f}  dots {:.3f}  choice "
           "{:.1f} us\n",
           budgets[b] == 0 ? "auto" : std::to_string(budgets[b]), total.retained / total.rows,

@@ -113,7 +113,8 @@ void report(Record record, std::vector<double> times) {
   record.repeats = static_cast<int>(times.size());
   const double flops = 2.0 * kDim * static_cast<double>(record.rows * record.heads) * static_cast<double>(record.keys);
   const double tflops = flops / record.median * 1e-9;
-  fmt::print(
+  text::print(
+      stdout,
       "{:<22} H {:>3} keys {:>8} rows {:>6} K {:>4}: {:>9.4f} ms (p10 {:.4f} p90 {:.4f}, {} runs) {:>5.0f} TFLOP/s, "
       "{} candidates a row, {} compactions, {} repeats, {} MiB\n",
       record.name, record.heads, record.keys, record.rows, record.top_k, record.median, record.p10, record.p90,
@@ -245,8 +246,8 @@ void check_rows(const Data& data, std::int64_t top_k) {
   std::copy(all.indices.end() - rows * top_k, all.indices.end(), found.indices.begin());
   std::copy(all.lengths.end() - rows, all.lengths.end(), found.lengths.begin());
   const std::string wrong = difference(wanted, found);
-  fmt::print("last {} rows of {} x {} keys against the CPU: {}\n", rows, data.problem.q.shape[0],
-             shape_of(data.problem).keys, wrong.empty() ? "equal" : wrong);
+  text::print(stdout, "last {} rows of {} x {} keys against the CPU: {}\n", rows, data.problem.q.shape[0],
+              shape_of(data.problem).keys, wrong.empty() ? "equal" : wrong);
   std::fflush(stdout);
 }
 
@@ -256,7 +257,7 @@ void write_json(const std::string& path, const std::string& commit) {
   int driver = 0;
   cudaDriverGetVersion(&driver);
   std::ofstream out(path);
-  out << fmt::format(
+  out << text::format(
       "{{\"device\": \"{}\", \"multiprocessors\": {}, \"driver\": {}, \"runtime\": {}, \"commit\": \"{}\",\n"
       " \"conditions\": \"one H200, clocks as found, CUDA events, complete calls, first third of the repeats "
       "dropped\",\n"
@@ -264,7 +265,7 @@ void write_json(const std::string& path, const std::string& commit) {
       properties.name, properties.multiProcessorCount, driver, CUDART_VERSION, commit);
   for (std::size_t i = 0; i < records.size(); ++i) {
     const Record& r = records[i];
-    out << fmt::format(
+    out << text::format(
         "  {{\"case\": \"{}\", \"heads\": {}, \"head_dim\": 128, \"keys\": {}, \"rows\": {}, \"top_k\": {}, "
         "\"ms_median\": {:.5f}, \"ms_p10\": {:.5f}, \"ms_p90\": {:.5f}, \"repeats\": {}, \"workspace_bytes\": {}, "
         "\"candidates\": {}, \"compactions\": {}, \"repeated_rows\": {}}}{}\n",
@@ -356,7 +357,7 @@ int main(int argc, char** argv) {
   try {
     return dosa::tools::main_timed(argc, argv);
   } catch (const std::exception& error) {
-    fmt::print("device_bench: {}\n", error.what());
+    text::print(stdout, "device_bench: {}\n", error.what());
     return 2;
   }
 }

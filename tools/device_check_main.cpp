@@ -51,9 +51,9 @@ void compare(Tally& tally, const Problem& problem, const Options& options, const
     try {
       const OwnedSelection found = on(problem, options, Backend::cuda);
       tuning() = {};
-      tally.expect(fmt::format("{} ({})", what, name), difference(wanted, found));
+      tally.expect(text::format("{} ({})", what, name), difference(wanted, found));
     } catch (const Error&) {
-      fmt::print("FAILED {} ({})\n", what, name);
+      text::print(stdout, "FAILED {} ({})\n", what, name);
       throw;
     }
   }
@@ -86,11 +86,11 @@ void check_vectors(Tally& tally, const std::string& folder) {
       std::size_t differ = 0;
       for (std::size_t i = 0; i < found.size(); ++i) differ += found[i] != recorded.logits[i] ? 1U : 0U;
       bits += static_cast<long>(found.size()) * 32;
-      tally.expect(fmt::format("{} ({})", recorded.name, name),
-                   differ == 0 ? "" : fmt::format("{} of {} logits", differ, found.size()));
+      tally.expect(text::format("{} ({})", recorded.name, name),
+                   differ == 0 ? "" : text::format("{} of {} logits", differ, found.size()));
     }
   }
-  fmt::print("vectors: {} bits compared\n", bits);
+  text::print(stdout, "vectors: {} bits compared\n", bits);
 }
 
 Options drawn_options(Random& random, std::int64_t top_k, bool paged) {
@@ -155,18 +155,18 @@ void check_sweep(Tally& tally, double seconds) {
     }
     workloads::Workload made = workloads::mix(size, recipe);
     std::string what =
-        fmt::format("sweep {}: Q {} N {} H {} D {} codes {}/{} scales {} weights {}", round, size.rows, size.keys,
-                    size.heads, size.head_dim, static_cast<int>(recipe.q), static_cast<int>(recipe.k),
-                    static_cast<int>(recipe.scales), static_cast<int>(recipe.weights));
+        text::format("sweep {}: Q {} N {} H {} D {} codes {}/{} scales {} weights {}", round, size.rows, size.keys,
+                     size.heads, size.head_dim, static_cast<int>(recipe.q), static_cast<int>(recipe.k),
+                     static_cast<int>(recipe.scales), static_cast<int>(recipe.weights));
     const bool paged = random.chance(0.4);
     if (paged) {
       const int page = kPage[random.below(std::size(kPage))];
       const std::int64_t gap = 4 * random.below(9);
       made = workloads::paged(made, page, gap, true, random.bits());
-      what += fmt::format(" pages of {} gap {}", page, gap);
+      what += text::format(" pages of {} gap {}", page, gap);
     }
     const Options options = drawn_options(random, size.top_k, paged);
-    what += fmt::format(" K {} order {} base {}", options.top_k, name(options.order), name(options.index_base));
+    what += text::format(" K {} order {} base {}", options.top_k, name(options.order), name(options.index_base));
     compare(tally, made.problem, options, what, static_cast<std::size_t>(random.below(8)), 2);
   }
 }
@@ -182,7 +182,7 @@ void check_repeats(Tally& tally) {
     const OwnedSelection wanted = on(made.problem, options, Backend::cpu);
     for (int repeat = 0; repeat < 20; ++repeat) {
       tuning().chunks = repeat % 2 == 0 ? 1 : 0;
-      tally.expect(fmt::format("{} repeat {}", entry_name, repeat),
+      tally.expect(text::format("{} repeat {}", entry_name, repeat),
                    difference(wanted, on(made.problem, options, Backend::cuda)));
       tuning() = {};
     }
@@ -260,7 +260,7 @@ void check_graphs(Tally& tally) {
       copy(resident.problem.ke.data, ke);
       cuda::check(cudaGraphLaunch(ready, stream), "replay");
       cuda::check(cudaStreamSynchronize(stream), "replay");
-      tally.expect(fmt::format("graph of {} rows, replay {}", rows, replay),
+      tally.expect(text::format("graph of {} rows, replay {}", rows, replay),
                    difference(on(changed, options, Backend::cpu), resident.fetch()));
     }
     cudaGraphExecDestroy(ready);
@@ -290,7 +290,7 @@ void check_streams(Tally& tally) {
     for (std::size_t i = 0; i < residents.size(); ++i) residents[i]->queue(streams[i]);
     cuda::check(cudaDeviceSynchronize(), "streams");
     for (std::size_t i = 0; i < residents.size(); ++i)
-      tally.expect(fmt::format("stream {} round {}", i, round), difference(wanted[i], residents[i]->fetch()));
+      tally.expect(text::format("stream {} round {}", i, round), difference(wanted[i], residents[i]->fetch()));
   }
   for (cudaStream_t stream : streams) cudaStreamDestroy(stream);
 }
@@ -314,7 +314,7 @@ int main_checked(int argc, char** argv) {
   }
   for (const BackendInfo& backend : info().backends)
     if (backend.backend == Backend::cuda) {
-      fmt::print("cuda: {}\n", backend.why);
+      text::print(stdout, "cuda: {}\n", backend.why);
       if (!backend.available) return 5;
     }
   const auto wanted = [&](const char* section) { return sections.empty() || sections.contains(section); };
@@ -325,7 +325,7 @@ int main_checked(int argc, char** argv) {
   if (wanted("graphs")) check_graphs(tally), tally.section("graphs");
   if (wanted("streams")) check_streams(tally), tally.section("streams");
   if (wanted("sweep")) check_sweep(tally, seconds), tally.section("sweep");
-  fmt::print("{} of {} comparisons differ\n", tally.wrong(), tally.compared());
+  text::print(stdout, "{} of {} comparisons differ\n", tally.wrong(), tally.compared());
   return tally.wrong() == 0 ? 0 : 1;
 }
 
@@ -336,7 +336,7 @@ int main(int argc, char** argv) {
   try {
     return dosa::tools::main_checked(argc, argv);
   } catch (const std::exception& error) {
-    fmt::print("device_check: {}\n", error.what());
+    text::print(stdout, "device_check: {}\n", error.what());
     return 2;
   }
 }

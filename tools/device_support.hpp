@@ -1,14 +1,13 @@
 // What the device tools share: oracle runs, comparison byte for byte, JSON lines.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <bit>
 #include <chrono>
 #include <cstdio>
 #include <string>
 #include <vector>
 
+#include "contract/text.hpp"
 #include "dosa/dosa.hpp"
 
 namespace dosa::tools {
@@ -17,16 +16,16 @@ namespace dosa::tools {
 inline std::string difference(const OwnedSelection& wanted, const OwnedSelection& found) {
   for (std::size_t t = 0; t < wanted.lengths.size(); ++t)
     if (wanted.lengths[t] != found.lengths[t])
-      return fmt::format("row {}: length {}, wanted {}", t, found.lengths[t], wanted.lengths[t]);
+      return text::format("row {}: length {}, wanted {}", t, found.lengths[t], wanted.lengths[t]);
   for (std::size_t i = 0; i < wanted.indices.size(); ++i)
     if (wanted.indices[i] != found.indices[i])
-      return fmt::format("row {} slot {}: index {}, wanted {}", i / static_cast<std::size_t>(wanted.top_k),
-                         i % static_cast<std::size_t>(wanted.top_k), found.indices[i], wanted.indices[i]);
+      return text::format("row {} slot {}: index {}, wanted {}", i / static_cast<std::size_t>(wanted.top_k),
+                          i % static_cast<std::size_t>(wanted.top_k), found.indices[i], wanted.indices[i]);
   for (std::size_t i = 0; i < wanted.scores.size(); ++i)
     if (std::bit_cast<std::uint32_t>(wanted.scores[i]) != std::bit_cast<std::uint32_t>(found.scores[i]))
-      return fmt::format("row {} slot {}: score {:08x}, wanted {:08x}", i / static_cast<std::size_t>(wanted.top_k),
-                         i % static_cast<std::size_t>(wanted.top_k), std::bit_cast<std::uint32_t>(found.scores[i]),
-                         std::bit_cast<std::uint32_t>(wanted.scores[i]));
+      return text::format("row {} slot {}: score {:08x}, wanted {:08x}", i / static_cast<std::size_t>(wanted.top_k),
+                          i % static_cast<std::size_t>(wanted.top_k), std::bit_cast<std::uint32_t>(found.scores[i]),
+                          std::bit_cast<std::uint32_t>(wanted.scores[i]));
   return "";
 }
 
@@ -36,14 +35,14 @@ class Tally {
   void expect(const std::string& what, const std::string& wrong) {
     ++compared_;
     if (wrong.empty()) return;
-    if (++wrong_ <= 40) fmt::print("DIFFERS {}: {}\n", what, wrong), std::fflush(stdout);
+    if (++wrong_ <= 40) text::print(stdout, "DIFFERS {}: {}\n", what, wrong), std::fflush(stdout);
   }
   [[nodiscard]] long compared() const { return compared_; }
   [[nodiscard]] long wrong() const { return wrong_; }
   void section(const std::string& name) {
     const auto now = std::chrono::steady_clock::now();
-    fmt::print("{:<28} {:>7} compared {:>5} differ {:>7.1f} s\n", name, compared_ - seen_, wrong_ - seen_wrong_,
-               std::chrono::duration<double>(now - since_).count());
+    text::print(stdout, "{:<28} {:>7} compared {:>5} differ {:>7.1f} s\n", name, compared_ - seen_,
+                wrong_ - seen_wrong_, std::chrono::duration<double>(now - since_).count());
     std::fflush(stdout);
     seen_ = compared_, seen_wrong_ = wrong_, since_ = now;
   }

@@ -1,12 +1,12 @@
 #include "arguments.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <charconv>
 #include <filesystem>
 #include <map>
 
+#include "contract/text.hpp"
 #include "dosa/types.hpp"
 #include "trace/output_file.hpp"
 
@@ -36,7 +36,7 @@ std::int64_t parse_bound(std::string_view text, const std::string& whole) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) {
     throw Error(ErrorKind::usage,
-                fmt::format("--rows: found '{}', wanted rows such as 5, 0:16, 0:512:16 or 3,7,20:24", whole));
+                text::format("--rows: found '{}', wanted rows such as 5, 0:16, 0:512:16 or 3,7,20:24", whole));
   }
   return value;
 }
@@ -68,7 +68,7 @@ std::vector<std::int64_t> parse_rows(const std::string& text, std::int64_t avail
       parse_bound("", text);
     }
     if (first < 0 || last > available || first >= last || step < 1) {
-      throw Error(ErrorKind::usage, fmt::format("--rows: found '{}', wanted rows in 0:{}", part, available));
+      throw Error(ErrorKind::usage, text::format("--rows: found '{}', wanted rows in 0:{}", part, available));
     }
     for (std::int64_t row = first; row < last; row += step) rows.push_back(row);
   }
@@ -170,7 +170,7 @@ void EngineArguments::add_certificate(CLI::App& command) {
               if (piece == pieces.end()) {
                 std::string accepted;
                 for (const auto& [known, member] : pieces) accepted += (accepted.empty() ? "" : ", ") + known;
-                throw CLI::ValidationError("--without", fmt::format("found '{}', wanted some of {}", word, accepted));
+                throw CLI::ValidationError("--without", text::format("found '{}', wanted some of {}", word, accepted));
               }
               ablation.*piece->second = false;
             }
@@ -199,20 +199,20 @@ void check_outputs(const std::string& in, const std::string& out, const JsonOutp
   for (const std::string& path : {out, json.on_stdout() ? std::string() : json.path}) {
     if (path.empty()) continue;
     if (!in.empty() && (path == in || std::filesystem::equivalent(path, in, ignored))) {
-      throw Error(ErrorKind::usage, fmt::format("found {} as input and output, wanted another output", path));
+      throw Error(ErrorKind::usage, text::format("found {} as input and output, wanted another output", path));
     }
     OutputFile::check_writable(path);
   }
   if (!out.empty() && out == json.path) {
-    throw Error(ErrorKind::usage, fmt::format("found {} twice, wanted different files for the two outputs", out));
+    throw Error(ErrorKind::usage, text::format("found {} twice, wanted different files for the two outputs", out));
   }
 }
 
 void check_memory(double bytes, std::string_view what) {
   const double memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGE_SIZE));
   if (bytes > memory) {
-    throw Error(ErrorKind::usage, fmt::format("{} would take {}, this machine has {}; --rows takes a part of the rows",
-                                              what, human_bytes(bytes), human_bytes(memory)));
+    throw Error(ErrorKind::usage, text::format("{} would take {}, this machine has {}; --rows takes a part of the rows",
+                                               what, human_bytes(bytes), human_bytes(memory)));
   }
 }
 

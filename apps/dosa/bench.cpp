@@ -1,5 +1,4 @@
 // dosa bench: every path of one instruction set and the reference, side by side.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +9,7 @@
 #include "arguments.hpp"
 #include "call.hpp"
 #include "commands.hpp"
+#include "contract/text.hpp"
 #include "cpu/peak.hpp"
 #include "report.hpp"
 
@@ -129,8 +129,8 @@ InputResult bench_input(const BenchArguments& arguments, const std::string& path
     if (candidate.result.indices != candidates.front().result.indices ||
         candidate.result.lengths != candidates.front().result.lengths) {
       throw Error(ErrorKind::internal,
-                  fmt::format("{}: paths {} and {} selected different keys; dosa verify shows where", trace.name(),
-                              candidates.front().label, candidate.label));
+                  text::format("{}: paths {} and {} selected different keys; dosa verify shows where", trace.name(),
+                               candidates.front().label, candidate.label));
     }
   }
 
@@ -161,11 +161,11 @@ InputResult bench_input(const BenchArguments& arguments, const std::string& path
     if (candidate.options.path == Path::dosa) certified = std::min(certified, q.median);
     if (candidate.options.path == Path::automatic) automatic = q.median;
     rows.push_back({candidate.label, human_seconds(q.median),
-                    fmt::format("{} to {}", human_seconds(q.q1), human_seconds(q.q3)), human_seconds(q.min),
+                    text::format("{} to {}", human_seconds(q.q1), human_seconds(q.q3)), human_seconds(q.min),
                     human_seconds(q.median / static_cast<double>(std::max<std::int64_t>(shape.rows, 1))),
-                    fmt::format("{:.1f}", gflops), peak > 0 ? percent(gflops, peak) : "",
+                    text::format("{:.1f}", gflops), peak > 0 ? percent(gflops, peak) : "",
                     percent(static_cast<double>(stats.survivors), static_cast<double>(stats.visible)),
-                    fmt::format("{:.3f}", dots), rows_by_path(stats)});
+                    text::format("{:.3f}", dots), rows_by_path(stats)});
     json["seconds"][candidate.label] = seconds_json(q);
     json["paths"][candidate.label] = {
         {"useful_gflops", gflops},
@@ -179,8 +179,8 @@ InputResult bench_input(const BenchArguments& arguments, const std::string& path
         {"workspace_bytes", candidate.workspace_bytes},
         {"why", candidate.why}};
   }
-  std::string below = fmt::format("  peak: {:.1f} GFLOP/s, {} multiply-adds measured on one core, times {}\n", peak,
-                                  isa == Isa::amx ? "bf16 tile" : "F32", counted(threads, "thread"));
+  std::string below = text::format("  peak: {:.1f} GFLOP/s, {} multiply-adds measured on one core, times {}\n", peak,
+                                   isa == Isa::amx ? "bf16 tile" : "F32", counted(threads, "thread"));
   if (on_gpu)
     below =
         "  every call copies the trace to the device and the result back; tools/device_bench times what lies there\n";
@@ -189,7 +189,7 @@ InputResult bench_input(const BenchArguments& arguments, const std::string& path
     const double scaled = q.median / reference_share;
     rows.push_back({"reference", human_seconds(scaled), "", human_seconds(q.min / reference_share),
                     human_seconds(scaled / static_cast<double>(shape.rows)), "", "", "", "", ""});
-    below += fmt::format(
+    below += text::format(
         "  reference: measured on {} spread over the trace, one a thread, scaled by visible keys (x{:.1f})\n",
         counted(reference_rows, "row"), 1 / reference_share);
     Json seconds = seconds_json(q);
@@ -205,16 +205,16 @@ InputResult bench_input(const BenchArguments& arguments, const std::string& path
   if (dense > 0 && std::isfinite(certified)) {
     result.certified_speedup = dense / certified;
     json["certified_speedup"] = result.certified_speedup;
-    below += fmt::format("  certified speedup: {:.2f} (dense / dosa)\n", result.certified_speedup);
+    below += text::format("  certified speedup: {:.2f} (dense / dosa)\n", result.certified_speedup);
   }
   if (dense > 0 && automatic > 0) {
     json["auto_speedup"] = dense / automatic;
-    below += fmt::format("  auto speedup: {:.2f} (dense / auto)\n", dense / automatic);
+    below += text::format("  auto speedup: {:.2f} (dense / auto)\n", dense / automatic);
   }
-  result.text = fmt::format("{}: {}, {}, {} of {}, K = {}, {}, {} on {}, {}\n{}{}", path, counted(shape.rows, "row"),
-                            counted(shape.keys, "key"), counted(shape.heads, "head"), shape.head_dim,
-                            human_count(static_cast<double>(options.top_k)), name(options.model), name(isa),
-                            counted(threads, "thread"), counted(arguments.repeat, "repetition"), grid(rows), below);
+  result.text = text::format("{}: {}, {}, {} of {}, K = {}, {}, {} on {}, {}\n{}{}", path, counted(shape.rows, "row"),
+                             counted(shape.keys, "key"), counted(shape.heads, "head"), shape.head_dim,
+                             human_count(static_cast<double>(options.top_k)), name(options.model), name(isa),
+                             counted(threads, "thread"), counted(arguments.repeat, "repetition"), grid(rows), below);
   return result;
 }
 
@@ -253,8 +253,8 @@ void run_bench(BenchArguments& arguments) {
   const Quantiles median = quantiles(speedups);
   json["certified_speedup"] = median.count > 0 ? Json(median.median) : Json(nullptr);
   if (median.count > 1) {
-    text += fmt::format("certified speedup over {} inputs: {:.2f} median, {:.2f} to {:.2f}\n", median.count,
-                        median.median, median.min, median.max);
+    text += text::format("certified speedup over {} inputs: {:.2f} median, {:.2f} to {:.2f}\n", median.count,
+                         median.median, median.min, median.max);
   }
   json["inputs"] = std::move(inputs);
   arguments.json.finish(json, text);

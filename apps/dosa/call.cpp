@@ -1,6 +1,5 @@
 #include "call.hpp"
 
-#include <fmt/format.h>
 #include <tbb/info.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
@@ -11,6 +10,7 @@
 
 #include "arguments.hpp"
 #include "console.hpp"
+#include "contract/text.hpp"
 
 namespace dosa::app {
 namespace {
@@ -37,7 +37,7 @@ void add(Stats& total, const Stats& part) {
 
 OwnedSelection allocate(std::int64_t rows, const Options& options) {
   const double slots_wanted = static_cast<double>(rows) * static_cast<double>(options.top_k);
-  check_memory(slots_wanted * (options.scores ? 8 : 4), fmt::format("results of [{},{}]", rows, options.top_k));
+  check_memory(slots_wanted * (options.scores ? 8 : 4), text::format("results of [{},{}]", rows, options.top_k));
   OwnedSelection selection;
   selection.rows = rows;
   selection.top_k = options.top_k;

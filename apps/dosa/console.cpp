@@ -1,6 +1,5 @@
 #include "console.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "contract/text.hpp"
 #include "trace/output_file.hpp"
 
 namespace dosa::app {
@@ -50,7 +50,7 @@ std::string Table::text() const {
   std::size_t width = 0;
   for (const auto& [label, value] : rows_) width = std::max(width, label.size());
   std::string text = title_ + "\n\n";
-  for (const auto& [label, value] : rows_) text += fmt::format("  {:<{}}  {}\n", label, width, value);
+  for (const auto& [label, value] : rows_) text += text::format("  {:<{}}  {}\n", label, width, value);
   return text;
 }
 
@@ -64,7 +64,7 @@ std::string grid(const std::vector<std::vector<std::string>>& rows) {
   for (const auto& row : rows) {
     std::string line = "  ";
     for (std::size_t i = 0; i < row.size(); ++i) {
-      line += i == 0 ? fmt::format("{:<{}}", row[i], widths[i]) : fmt::format("  {:>{}}", row[i], widths[i]);
+      line += i == 0 ? text::format("{:<{}}", row[i], widths[i]) : text::format("  {:>{}}", row[i], widths[i]);
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
@@ -76,17 +76,17 @@ std::string human_bytes(double bytes) {
   static constexpr std::array kUnits{"bytes", "KiB", "MiB", "GiB", "TiB"};
   std::size_t unit = 0;
   for (; bytes >= 1024 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
-  return unit == 0 ? fmt::format("{:.0f} bytes", bytes) : fmt::format("{:.1f} {}", bytes, kUnits[unit]);
+  return unit == 0 ? text::format("{:.0f} bytes", bytes) : text::format("{:.1f} {}", bytes, kUnits[unit]);
 }
 
 std::string human_seconds(double seconds) {
-  if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
-  if (seconds < 1) return fmt::format("{:.2f} ms", seconds * 1e3);
-  return fmt::format("{:.2f} s", seconds);
+  if (seconds < 1e-3) return text::format("{:.1f} us", seconds * 1e6);
+  if (seconds < 1) return text::format("{:.2f} ms", seconds * 1e3);
+  return text::format("{:.2f} s", seconds);
 }
 
 std::string human_count(double count) {
-  const std::string digits = fmt::format("{:.0f}", std::abs(count));
+  const std::string digits = text::format("{:.0f}", std::abs(count));
   std::string text = count < 0 ? "-" : "";
   for (std::size_t i = 0; i < digits.size(); ++i) {
     if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
@@ -96,13 +96,13 @@ std::string human_count(double count) {
 }
 
 std::string counted(std::int64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", human_count(static_cast<double>(count)), noun, count == 1 ? "" : "s");
+  return text::format("{} {}{}", human_count(static_cast<double>(count)), noun, count == 1 ? "" : "s");
 }
 
 std::string percent(double part, double whole) {
   if (!(whole > 0)) return "-";
   const double share = 100 * part / whole;
-  return share != 0 && share < 0.1 ? fmt::format("{:.3f} %", share) : fmt::format("{:.1f} %", share);
+  return share != 0 && share < 0.1 ? text::format("{:.3f} %", share) : text::format("{:.1f} %", share);
 }
 
 Progress::Progress(std::string what, std::int64_t total)
@@ -125,8 +125,9 @@ void Progress::update(std::int64_t done) {
   last_ = now;
   shown_ = true;
   const double left = done > 0 ? elapsed * static_cast<double>(total_ - done) / static_cast<double>(done) : 0;
-  fmt::print(stderr, "\r\x1b[K{}: {} of {} ({:.0f} %, about {:.0f} s left)", what_, done, total_,
-             100 * static_cast<double>(done) / static_cast<double>(std::max<std::int64_t>(total_, 1)), std::ceil(left));
+  text::print(stderr, "\r\x1b[K{}: {} of {} ({:.0f} %, about {:.0f} s left)", what_, done, total_,
+              100 * static_cast<double>(done) / static_cast<double>(std::max<std::int64_t>(total_, 1)),
+              std::ceil(left));
   (void)std::fflush(stderr);
 }
 
@@ -137,7 +138,7 @@ void JsonOutput::finish(const Json& json, std::string_view table) const {
     file.write(text);
     file.commit();
   }
-  fmt::print("{}", on_stdout() ? std::string_view(text) : table);
+  text::print(stdout, "{}", on_stdout() ? std::string_view(text) : table);
 }
 
 }  // namespace dosa::app

@@ -1,5 +1,4 @@
 // dosa explain: what happened to the keys of a row, or of all rows.
-#include <fmt/format.h>
 
 #include <cmath>
 #include <memory>
@@ -7,6 +6,7 @@
 
 #include "arguments.hpp"
 #include "commands.hpp"
+#include "contract/text.hpp"
 #include "explanation.hpp"
 #include "trace/output_file.hpp"
 
@@ -56,11 +56,11 @@ void describe_distribution(const std::string& label, const std::string& meaning,
   }
   const Histogram shape = histogram(values, q, 32);
   table.row(label, meaning);
-  table.row("", fmt::format("min {:.3g}   q1 {:.3g}   median {:.3g}   q3 {:.3g}   max {:.3g}", q.min, q.q1, q.median,
-                            q.q3, q.max));
-  if (unit > 0) table.row("", fmt::format("median {:.3g} of the scores' standard deviation", q.median / unit));
+  table.row("", text::format("min {:.3g}   q1 {:.3g}   median {:.3g}   q3 {:.3g}   max {:.3g}", q.min, q.q1, q.median,
+                             q.q3, q.max));
+  if (unit > 0) table.row("", text::format("median {:.3g} of the scores' standard deviation", q.median / unit));
   if (q.count > 1 && std::isfinite(q.max - q.min)) {
-    table.row("", fmt::format("{:.3g} |{}| {:.3g}", q.min, sparkline(shape), q.max));
+    table.row("", text::format("{:.3g} |{}| {:.3g}", q.min, sparkline(shape), q.max));
   }
   json = to_json(q);
   json["histogram"] = {{"first", shape.first}, {"last", shape.last}, {"counts", shape.counts}};
@@ -69,9 +69,9 @@ void describe_distribution(const std::string& label, const std::string& meaning,
 std::string shares(const std::vector<double>& winners, const std::vector<double>& others) {
   const Quantiles a = quantiles(winners), b = quantiles(others);
   const auto one = [](const Quantiles& q) {
-    return q.count == 0 ? std::string("-") : fmt::format("{:.0f} %", 100 * q.median);
+    return q.count == 0 ? std::string("-") : text::format("{:.0f} %", 100 * q.median);
   };
-  return fmt::format("{} of the winners, {} of the other keys", one(a), one(b));
+  return text::format("{} of the winners, {} of the other keys", one(a), one(b));
 }
 
 void describe_rows(const Explanation& e, Table& table, Json& json) {
@@ -81,55 +81,56 @@ void describe_rows(const Explanation& e, Table& table, Json& json) {
   if (e.single()) {
     const RowReport& report = e.call.selection.stats.row_reports[static_cast<std::size_t>(e.rows[0])];
     table.row("row",
-              fmt::format("{}: {} visible keys, {} ({})", e.rows[0], human_count(static_cast<double>(report.visible)),
-                          name(report.path), name(report.reason)));
+              text::format("{}: {} visible keys, {} ({})", e.rows[0], human_count(static_cast<double>(report.visible)),
+                           name(report.path), name(report.reason)));
     if (report.path == Path::dosa) {
-      table.row("certificate", fmt::format("{} of {} heads kept, {} aggregate row{}", report.retained_heads,
-                                           e.shape.heads, report.aggregates, report.aggregates == 1 ? "" : "s"));
+      table.row("certificate", text::format("{} of {} heads kept, {} aggregate row{}", report.retained_heads,
+                                            e.shape.heads, report.aggregates, report.aggregates == 1 ? "" : "s"));
     }
     table.row("thresholds",
-              fmt::format("K-th score {:.6g}, keys rejected below {:.6g}", e.kth_scores[0], e.thresholds[0]));
+              text::format("K-th score {:.6g}, keys rejected below {:.6g}", e.kth_scores[0], e.thresholds[0]));
   } else {
-    table.row("looked at", fmt::format("{}, {} of them certified", counted(std::ssize(e.rows), "row"), e.bounded_rows));
+    table.row("looked at",
+              text::format("{}, {} of them certified", counted(std::ssize(e.rows), "row"), e.bounded_rows));
   }
   std::vector<double> zero_heads;
   for (std::size_t i = 0; i < e.positive_heads.size(); ++i) {
     zero_heads.push_back(heads - e.positive_heads[i] - e.negative_heads[i]);
   }
-  table.row("signs", fmt::format("{:.3g} positive heads, {:.3g} negative, {:.3g} of weight zero{}", positive.median,
-                                 negative.median, quantiles(zero_heads).median,
-                                 e.single() ? "" : " (each the median over rows)"));
+  table.row("signs", text::format("{:.3g} positive heads, {:.3g} negative, {:.3g} of weight zero{}", positive.median,
+                                  negative.median, quantiles(zero_heads).median,
+                                  e.single() ? "" : " (each the median over rows)"));
   table.row("activation",
-            fmt::format("positive heads fire on {}", shares(e.positive_active_winners, e.positive_active_others)));
-  table.row("", fmt::format("negative heads fire on {}", shares(e.negative_active_winners, e.negative_active_others)));
+            text::format("positive heads fire on {}", shares(e.positive_active_winners, e.positive_active_others)));
+  table.row("", text::format("negative heads fire on {}", shares(e.negative_active_winners, e.negative_active_others)));
   describe_distribution("tau gap",
-                        fmt::format("K-th score minus the threshold that rejected, {} of the call",
-                                    counted(std::ssize(e.gaps), "dosa row")),
+                        text::format("K-th score minus the threshold that rejected, {} of the call",
+                                     counted(std::ssize(e.gaps), "dosa row")),
                         e.gaps, std_dev.median, table, json["tau_gap"]);
   describe_distribution("slack",
-                        fmt::format("upper bound minus score, {}{}", counted(std::ssize(e.slacks), "key"),
-                                    e.stride > 1 ? fmt::format(" (one in {})", e.stride) : ""),
+                        text::format("upper bound minus score, {}{}", counted(std::ssize(e.slacks), "key"),
+                                     e.stride > 1 ? text::format(" (one in {})", e.stride) : ""),
                         e.slacks, std_dev.median, table, json["slack"]);
   if (!e.gaps.empty() && !e.slacks.empty()) {
     table.row("", "a key survives where its score is at most gap + slack below the K-th score");
   }
   table.row("survivors", e.bounded_rows == 0
                              ? std::string("-")
-                             : fmt::format("{} of {} keys scored ({}), {} of them selected",
-                                           human_count(static_cast<double>(e.survivors)),
-                                           human_count(static_cast<double>(e.competing)),
-                                           percent(static_cast<double>(e.survivors), static_cast<double>(e.competing)),
-                                           human_count(static_cast<double>(e.winners))));
+                             : text::format("{} of {} keys scored ({}), {} of them selected",
+                                            human_count(static_cast<double>(e.survivors)),
+                                            human_count(static_cast<double>(e.competing)),
+                                            percent(static_cast<double>(e.survivors), static_cast<double>(e.competing)),
+                                            human_count(static_cast<double>(e.winners))));
   if (e.unbounded > 0) {
-    table.row("", fmt::format("{} keys have no finite bound (their scale or codes): scored one by one",
-                              human_count(static_cast<double>(e.unbounded))));
+    table.row("", text::format("{} keys have no finite bound (their scale or codes): scored one by one",
+                               human_count(static_cast<double>(e.unbounded))));
   }
   const double total = e.retained_dots + e.aggregate_dots + e.refinement_dots;
   if (e.dense_dots > 0) {
     table.row("dot products",
-              fmt::format("{:.3f} of dense: heads {:.3f}, aggregates {:.3f}, survivors and sample {:.3f}",
-                          total / e.dense_dots, e.retained_dots / e.dense_dots, e.aggregate_dots / e.dense_dots,
-                          e.refinement_dots / e.dense_dots));
+              text::format("{:.3f} of dense: heads {:.3f}, aggregates {:.3f}, survivors and sample {:.3f}",
+                           total / e.dense_dots, e.retained_dots / e.dense_dots, e.aggregate_dots / e.dense_dots,
+                           e.refinement_dots / e.dense_dots));
   }
   json["rows_looked_at"] = e.rows.size();
   json["rows_bounded"] = e.bounded_rows;
@@ -160,7 +161,7 @@ void run_explain(const ExplainArguments& arguments) {
   const Trace trace = arguments.trace.open();
   const std::int64_t available = trace.problem().q.shape[0];
   if (arguments.row < -1 || arguments.row >= available) {
-    throw Error(ErrorKind::usage, fmt::format("--row: found {}, wanted 0 <= T < {}", arguments.row, available));
+    throw Error(ErrorKind::usage, text::format("--row: found {}, wanted 0 <= T < {}", arguments.row, available));
   }
   Options options = arguments.engine.options;
   options.backend = Backend::cpu;

@@ -1,6 +1,5 @@
 #include "explanation.hpp"
 
-#include <fmt/format.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
@@ -10,6 +9,7 @@
 #include <limits>
 
 #include "call.hpp"
+#include "contract/text.hpp"
 #include "contract/window.hpp"
 #include "cpu/row_work.hpp"
 
@@ -160,13 +160,13 @@ void describe_distances(const Explanation& e, Table& table, Json& json) {
   json["slack"] = to_json(slack);
   json["rows_looked_at"] = e.rows.size();
   if (gap.count > 0) {
-    table.row("tau gap", fmt::format("{}: K-th score minus the threshold used, {}", text(gap),
-                                     counted(static_cast<std::int64_t>(gap.count), "row")));
+    table.row("tau gap", text::format("{}: K-th score minus the threshold used, {}", text(gap),
+                                      counted(static_cast<std::int64_t>(gap.count), "row")));
   }
   if (slack.count > 0) {
     table.row("slack",
-              fmt::format("{}: upper bound minus score, {} of {}", text(slack),
-                          counted(static_cast<std::int64_t>(slack.count), "key"), counted(e.bounded_rows, "row")));
+              text::format("{}: upper bound minus score, {} of {}", text(slack),
+                           counted(static_cast<std::int64_t>(slack.count), "key"), counted(e.bounded_rows, "row")));
   }
 }
 

@@ -1,11 +1,11 @@
 // The picture of `dosa explain`: keys in the score-bound plane, slack and tau gap, the key axis, the work.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <filesystem>
 
+#include "contract/text.hpp"
 #include "explanation.hpp"
 #include "svg.hpp"
 
@@ -42,19 +42,19 @@ struct Frame {
   [[nodiscard]] double right() const { return x + width; }
 };
 
-std::string number(double value) { return fmt::format("{:.3g}", std::abs(value) < 1e-12 ? 0.0 : value); }
+std::string number(double value) { return text::format("{:.3g}", std::abs(value) < 1e-12 ? 0.0 : value); }
 
 /// Three significant digits, without an exponent where a reader need not meet one.
 std::string figure(double value) {
   const double size = std::abs(value);
-  if (size != 0 && (size < 1e-4 || size >= 1e6)) return fmt::format("{:.1e}", value);
-  return fmt::format("{:.{}f}", value,
-                     size == 0 || size >= 100 ? 0
-                     : size >= 10             ? 1
-                     : size >= 1              ? 2
-                     : size >= 0.1            ? 2
-                     : size >= 0.01           ? 3
-                                              : 4);
+  if (size != 0 && (size < 1e-4 || size >= 1e6)) return text::format("{:.1e}", value);
+  return text::format("{:.{}f}", value,
+                      size == 0 || size >= 100 ? 0
+                      : size >= 10             ? 1
+                      : size >= 1              ? 2
+                      : size >= 0.1            ? 2
+                      : size >= 0.01           ? 3
+                                               : 4);
 }
 
 /// A name that leaves the line room for what follows it.
@@ -101,8 +101,8 @@ class Picture {
 
  private:
   [[nodiscard]] std::string title() const {
-    if (e_.single()) return fmt::format("What happened to the keys of row {}", e_.rows[0]);
-    return fmt::format("What happened to the keys of {}", counted(std::ssize(e_.rows), "row"));
+    if (e_.single()) return text::format("What happened to the keys of row {}", e_.rows[0]);
+    return text::format("What happened to the keys of {}", counted(std::ssize(e_.rows), "row"));
   }
 
   void heading() {
@@ -110,18 +110,18 @@ class Picture {
     std::string path = rows_by_path(e_.call.selection.stats);
     if (e_.single()) {
       const RowReport& report = e_.call.selection.stats.row_reports[static_cast<std::size_t>(e_.rows[0])];
-      path = fmt::format("{} ({})", name(report.path), name(report.reason));
+      path = text::format("{} ({})", name(report.path), name(report.reason));
       if (report.path == Path::dosa) {
-        path += fmt::format(", {} heads kept, {} aggregate{}", report.retained_heads, report.aggregates,
-                            report.aggregates == 1 ? "" : "s");
+        path += text::format(", {} heads kept, {} aggregate{}", report.retained_heads, report.aggregates,
+                             report.aggregates == 1 ? "" : "s");
       }
     }
     svg_.text("sub", kLeft, 80,
-              fmt::format("{}  ·  {} keys, {} heads of {}, K = {}  ·  model {}, {}  ·  {}",
-                          shortened(std::filesystem::path(e_.trace).stem().string()),
-                          human_count(static_cast<double>(e_.shape.keys)), e_.shape.heads, e_.shape.head_dim,
-                          human_count(static_cast<double>(e_.call.options.top_k)), name(e_.call.options.model),
-                          name(e_.call.options.isa), path));
+              text::format("{}  ·  {} keys, {} heads of {}, K = {}  ·  model {}, {}  ·  {}",
+                           shortened(std::filesystem::path(e_.trace).stem().string()),
+                           human_count(static_cast<double>(e_.shape.keys)), e_.shape.heads, e_.shape.head_dim,
+                           human_count(static_cast<double>(e_.call.options.top_k)), name(e_.call.options.model),
+                           name(e_.call.options.isa), path));
   }
 
   void figures() {
@@ -135,17 +135,17 @@ class Picture {
     const std::array<Figure, 4> figures{{
         {bounded ? percent(static_cast<double>(e_.survivors), static_cast<double>(e_.competing)) : "-",
          "of the keys are scored",
-         bounded ? fmt::format("{} of {}", human_count(static_cast<double>(e_.survivors)),
-                               human_count(static_cast<double>(e_.competing)))
+         bounded ? text::format("{} of {}", human_count(static_cast<double>(e_.survivors)),
+                                human_count(static_cast<double>(e_.competing)))
                  : ""},
-        {e_.dense_dots > 0 ? fmt::format("{:.2f}", total / e_.dense_dots) : "-", "of dense scoring's dot products",
-         e_.dense_dots > 0 ? fmt::format("{} of {}", human_count(total), human_count(e_.dense_dots)) : ""},
+        {e_.dense_dots > 0 ? text::format("{:.2f}", total / e_.dense_dots) : "-", "of dense scoring's dot products",
+         e_.dense_dots > 0 ? text::format("{} of {}", human_count(total), human_count(e_.dense_dots)) : ""},
         {std::isfinite(own_gap) && gap_.count > 0 ? figure(own_gap) : "-", "tau gap, in score units",
-         e_.single()      ? fmt::format("of row {}", e_.rows[0])
-         : gap_.count > 0 ? fmt::format("median of {}", counted(static_cast<std::int64_t>(gap_.count), "row"))
+         e_.single()      ? text::format("of row {}", e_.rows[0])
+         : gap_.count > 0 ? text::format("median of {}", counted(static_cast<std::int64_t>(gap_.count), "row"))
                           : ""},
         {slack_.count > 0 ? figure(slack_.median) : "-", "slack, in score units",
-         slack_.count > 0 ? fmt::format("median of {}", counted(static_cast<std::int64_t>(slack_.count), "key")) : ""},
+         slack_.count > 0 ? text::format("median of {}", counted(static_cast<std::int64_t>(slack_.count), "key")) : ""},
     }};
     for (std::size_t i = 0; i < figures.size(); ++i) {
       const double x = kLeft + (kWidth - 2 * kLeft) / 4 * static_cast<double>(i);
@@ -321,7 +321,7 @@ class Picture {
           std::size_t end = column + 1;
           while (level >= 0 && end < columns && level_of(row * columns + end) == level) ++end;
           if (level >= 0) {
-            paths[static_cast<std::size_t>(level)] += fmt::format(
+            paths[static_cast<std::size_t>(level)] += text::format(
                 "M{} {}h{}v{}h-{}z", coordinate(x_start + kCell * static_cast<double>(column)),
                 coordinate(y_start + kCell * static_cast<double>(row)), kCell * static_cast<double>(end - column),
                 kCell, kCell * static_cast<double>(end - column));
@@ -358,9 +358,9 @@ class Picture {
       if (counts[i] == 0) continue;
       // A bar that holds something is never invisible.
       const double height = std::max(1.0, frame.bottom() - frame.py(counts[i]));
-      data += fmt::format("M{} {}h{}v{}h-{}z", coordinate(frame.x + width * static_cast<double>(i) + 0.5),
-                          coordinate(frame.bottom() - height), coordinate(width - 1), coordinate(height),
-                          coordinate(width - 1));
+      data += text::format("M{} {}h{}v{}h-{}z", coordinate(frame.x + width * static_cast<double>(i) + 0.5),
+                           coordinate(frame.bottom() - height), coordinate(width - 1), coordinate(height),
+                           coordinate(width - 1));
     }
     svg_.path("bars", data);
   }
@@ -375,21 +375,21 @@ class Picture {
   void slack_panel(Frame frame) {
     svg_.text("head", frame.x, frame.y - 40, "Slack: upper bound minus score");
     svg_.text("note", frame.x, frame.y - 19,
-              fmt::format("{}; more heads or better aggregates lower it",
-                          counted(static_cast<std::int64_t>(slack_.count), "key")));
+              text::format("{}; more heads or better aggregates lower it",
+                           counted(static_cast<std::int64_t>(slack_.count), "key")));
     if (empty(frame, slack_.count == 0, "no bound")) return;
     auto sorted = e_.slacks;
     std::sort(sorted.begin(), sorted.end());
     bars(frame, e_.slacks, 0, sorted[(sorted.size() - 1) * 999 / 1000], 64);
     x_axis(svg_, frame, "slack (score units)", 6);
-    median_mark(frame, slack_.median, fmt::format("median {}", figure(slack_.median)));
+    median_mark(frame, slack_.median, text::format("median {}", figure(slack_.median)));
   }
 
   void gap_panel(Frame frame) {
     svg_.text("head", frame.x, frame.y - 40, "Tau gap: K-th score minus the threshold used");
     svg_.text(
         "note", frame.x, frame.y - 19,
-        fmt::format("{} of the call; better seeds lower it", counted(static_cast<std::int64_t>(gap_.count), "row")));
+        text::format("{} of the call; better seeds lower it", counted(static_cast<std::int64_t>(gap_.count), "row")));
     if (empty(frame, gap_.count == 0, "no row of the call was certified")) return;
     bars(frame, e_.gaps, 0, gap_.max, 48);
     x_axis(svg_, frame, "tau gap (score units)", 6);
@@ -399,9 +399,9 @@ class Picture {
       const double x = std::clamp(frame.px(own), frame.x, frame.right());
       svg_.line("rowline", x, frame.y - 2, x, frame.bottom());
       const bool left = x > frame.x + 0.6 * frame.width;
-      svg_.text(left ? "mark end" : "mark", x + (left ? -7 : 7), frame.y + 8, fmt::format("this row {}", figure(own)));
+      svg_.text(left ? "mark end" : "mark", x + (left ? -7 : 7), frame.y + 8, text::format("this row {}", figure(own)));
     } else {
-      median_mark(frame, gap_.median, fmt::format("median {}", figure(gap_.median)));
+      median_mark(frame, gap_.median, text::format("median {}", figure(gap_.median)));
     }
   }
 
@@ -423,12 +423,12 @@ class Picture {
       const double x = frame.x + width * static_cast<double>(i);
       const auto bar = [&](std::string& data, double from, double to) {
         if (!(to > from)) return;
-        data += fmt::format("M{} {}h{}V{}h-{}z", coordinate(x), coordinate(frame.py(to)), coordinate(width),
-                            coordinate(frame.py(from)), coordinate(width));
+        data += text::format("M{} {}h{}V{}h-{}z", coordinate(x), coordinate(frame.py(to)), coordinate(width),
+                             coordinate(frame.py(from)), coordinate(width));
       };
       if (bin.visible == 0) {
-        hidden += fmt::format("M{} {}h{}v{}h-{}z", coordinate(x), coordinate(frame.y), coordinate(width),
-                              coordinate(frame.height), coordinate(width));
+        hidden += text::format("M{} {}h{}v{}h-{}z", coordinate(x), coordinate(frame.y), coordinate(width),
+                               coordinate(frame.height), coordinate(width));
         continue;
       }
       bar(winners, 0, bin.winners / bin.visible);
@@ -438,7 +438,7 @@ class Picture {
     svg_.path("winner", winners);
     svg_.path("survivor", survivors);
     svg_.line("base", frame.x, frame.y, frame.x, frame.bottom());
-    svg_.text("tick end", frame.x - 7, frame.y + 9, fmt::format("{:.0f} %", 100 * most));
+    svg_.text("tick end", frame.x - 7, frame.y + 9, text::format("{:.0f} %", 100 * most));
     svg_.text("tick end", frame.x - 7, frame.bottom(), "0");
     for (const double tick : nice_ticks(0, frame.x_last, 10)) {
       svg_.line("base", frame.px(tick), frame.bottom(), frame.px(tick), frame.bottom() + 4);
@@ -458,16 +458,16 @@ class Picture {
     chip(svg_, "aggregate", x, frame.y - 18, "aggregate rows, all keys");
     chip(svg_, "survivor", x, frame.y - 18, "all heads, survivors and sample");
     chip(svg_, "saved", x, frame.y - 18, "saved");
-    svg_.text("note end", frame.right(), frame.y - 18, fmt::format("dense = 1 = {:.3g} dot products", e_.dense_dots));
+    svg_.text("note end", frame.right(), frame.y - 18, text::format("dense = 1 = {:.3g} dot products", e_.dense_dots));
     double at = frame.x;
     const auto segment = [&](std::string_view cls, double dots, std::string_view ink) {
       const double width = dots / whole * frame.width;
       svg_.rect(cls, at, frame.y, width, frame.height);
       if (width > 48) {
-        svg_.text(fmt::format("inbar {}", ink), at + width / 2, frame.y + frame.height / 2 + 5,
-                  fmt::format("{:.3f}", dots / e_.dense_dots));
+        svg_.text(text::format("inbar {}", ink), at + width / 2, frame.y + frame.height / 2 + 5,
+                  text::format("{:.3f}", dots / e_.dense_dots));
       } else if (dots > 0) {
-        svg_.text("tick mid", at + width / 2, frame.bottom() + 16, fmt::format("{:.3f}", dots / e_.dense_dots));
+        svg_.text("tick mid", at + width / 2, frame.bottom() + 16, text::format("{:.3f}", dots / e_.dense_dots));
       }
       at += width;
     };

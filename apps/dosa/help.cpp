@@ -1,10 +1,9 @@
 #include "help.hpp"
 
-#include <fmt/format.h>
-
 #include <string_view>
 #include <vector>
 
+#include "contract/text.hpp"
 #include "suggest.hpp"
 
 namespace dosa::app {
@@ -79,29 +78,29 @@ std::string usage_error(const CLI::App& app, const CLI::ParseError& error) {
         for (const auto& name : option->get_lnames()) names.push_back("--" + name);
       }
       const std::string meant = did_you_mean(word, names);
-      return fmt::format("found '{}', wanted an option that {} --help lists{}", word, path,
-                         meant.empty() ? "" : "; " + meant);
+      return text::format("found '{}', wanted an option that {} --help lists{}", word, path,
+                          meant.empty() ? "" : "; " + meant);
     }
     if (command == &app) {
       const std::string meant = did_you_mean(word, subcommands);
-      return fmt::format("found '{}', wanted a subcommand: {}{}", word, joined(subcommands),
-                         meant.empty() ? "" : "; " + meant);
+      return text::format("found '{}', wanted a subcommand: {}{}", word, joined(subcommands),
+                          meant.empty() ? "" : "; " + meant);
     }
-    return fmt::format("found '{}', which {} has no use for ({} --help)", word, path, path);
+    return text::format("found '{}', which {} has no use for ({} --help)", word, path, path);
   }
   if (command == &app && error.get_name() == "RequiredError") {
-    return fmt::format("found no subcommand, wanted one of {} (dosa --help)", joined(subcommands));
+    return text::format("found no subcommand, wanted one of {} (dosa --help)", joined(subcommands));
   }
   std::string text = error.what();
   constexpr std::string_view kConvert = "Could not convert: ";
   if (const std::size_t equals = text.find(" = "); text.starts_with(kConvert) && equals != std::string::npos) {
-    text = fmt::format("{}: found '{}', wanted a whole number", text.substr(kConvert.size(), equals - kConvert.size()),
-                       text.substr(equals + 3));
+    text = text::format("{}: found '{}', wanted a whole number", text.substr(kConvert.size(), equals - kConvert.size()),
+                        text.substr(equals + 3));
   }
   for (char& c : text) {
     if (c == '\n') c = ' ';
   }
-  return fmt::format("{} ({} --help)", text, path);
+  return text::format("{} ({} --help)", text, path);
 }
 
 }  // namespace dosa::app

@@ -1,11 +1,11 @@
 // dosa info: what this build and this machine offer, and what would be chosen.
-#include <fmt/format.h>
 
 #include <memory>
 
 #include "arguments.hpp"
 #include "commands.hpp"
 #include "console.hpp"
+#include "contract/text.hpp"
 #include "dosa/plan.hpp"
 
 namespace dosa::app {
@@ -17,19 +17,19 @@ void run_info(const JsonOutput& output) {
             {"threads", found.threads}, {"isa", name(found.chosen)}, {"isa_why", found.chosen_why}};
   Table table("dosa " + found.version);
   table.row("processor", found.processor);
-  table.row("threads", fmt::format("{} (what the process may use; --threads)", found.threads));
-  table.row("chosen", fmt::format("{}: {}", name(found.chosen), found.chosen_why));
+  table.row("threads", text::format("{} (what the process may use; --threads)", found.threads));
+  table.row("chosen", text::format("{}: {}", name(found.chosen), found.chosen_why));
   std::string label = "backends";
   for (const auto& backend : found.backends) {
     table.row(label,
-              fmt::format("{:<10} {:<4} {}", name(backend.backend), backend.available ? "yes" : "no", backend.why));
+              text::format("{:<10} {:<4} {}", name(backend.backend), backend.available ? "yes" : "no", backend.why));
     json["backends"].push_back(
         {{"name", name(backend.backend)}, {"available", backend.available}, {"why", backend.why}});
     label.clear();
   }
   label = "instruction sets";
   for (const auto& isa : found.isas) {
-    table.row(label, fmt::format("{:<10} {:<4} {}", name(isa.isa), isa.available ? "yes" : "no", isa.why));
+    table.row(label, text::format("{:<10} {:<4} {}", name(isa.isa), isa.available ? "yes" : "no", isa.why));
     json["isas"].push_back({{"name", name(isa.isa)}, {"available", isa.available}, {"why", isa.why}});
     label.clear();
   }

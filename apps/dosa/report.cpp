@@ -1,11 +1,10 @@
 #include "report.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
 
+#include "contract/text.hpp"
 #include "contract/window.hpp"
 #include "explanation.hpp"
 
@@ -33,7 +32,7 @@ Json to_json(const Quantiles& q) {
 
 std::string text(const Quantiles& q, std::string_view unit) {
   if (q.count == 0) return "-";
-  return fmt::format("{:.3g}{} median, {:.3g} to {:.3g}", q.median, unit, q.min, q.max);
+  return text::format("{:.3g}{} median, {:.3g} to {:.3g}", q.median, unit, q.min, q.max);
 }
 
 void describe_input(const Trace& trace, Table& table, Json& json) {
@@ -44,9 +43,9 @@ void describe_input(const Trace& trace, Table& table, Json& json) {
         static_cast<double>(window_of(*trace.problem().ks.at(t), *trace.problem().ke.at(t), shape.keys).size()));
   }
   const Quantiles windows = quantiles(sizes);
-  table.row("input", fmt::format("{}, {}, {} of {}; rows see {} to {} keys", counted(shape.rows, "row"),
-                                 counted(shape.keys, "key"), counted(shape.heads, "head"), shape.head_dim,
-                                 human_count(windows.min), human_count(windows.max)));
+  table.row("input", text::format("{}, {}, {} of {}; rows see {} to {} keys", counted(shape.rows, "row"),
+                                  counted(shape.keys, "key"), counted(shape.heads, "head"), shape.head_dim,
+                                  human_count(windows.min), human_count(windows.max)));
   json["input"] = {{"file", trace.name()}, {"rows", shape.rows},         {"keys", shape.keys},
                    {"heads", shape.heads}, {"head_dim", shape.head_dim}, {"window", to_json(windows)}};
 }
@@ -77,9 +76,9 @@ Json options_json(const Options& options) {
 }
 
 void describe_engine(const Options& options, std::string_view why, Table& table, Json& json) {
-  table.row("model", fmt::format("{}: {}", name(options.model),
-                                 options.model == ScoreModel::f64 ? "exact dot products, binary64 sum"
-                                                                  : "the bits of DeepGEMM on Hopper"));
+  table.row("model", text::format("{}: {}", name(options.model),
+                                  options.model == ScoreModel::f64 ? "exact dot products, binary64 sum"
+                                                                   : "the bits of DeepGEMM on Hopper"));
   table.row("engine", std::string(why));
   json["options"] = options_json(options);
   json["engine"] = {
@@ -91,7 +90,7 @@ std::string rows_by_path(const Stats& stats) {
   for (const auto& [count, path] : {std::pair{stats.rows_dosa, "dosa"}, std::pair{stats.rows_dense, "dense"},
                                     std::pair{stats.rows_model, "scored one by one"}}) {
     if (count != 0)
-      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", human_count(static_cast<double>(count)), path);
+      text += text::format("{}{} {}", text.empty() ? "" : ", ", human_count(static_cast<double>(count)), path);
   }
   return text.empty() ? "none" : text;
 }
@@ -112,26 +111,26 @@ void describe_stats(const Stats& stats, std::size_t workspace_bytes, const Expla
   Json reason_json = Json::array();
   for (const auto& [key, count] : reasons) {
     if (stats.rows_model < stats.rows)
-      table.row("", fmt::format("{:>6} {}: {}", human_count(static_cast<double>(count)), key.first, key.second));
+      table.row("", text::format("{:>6} {}: {}", human_count(static_cast<double>(count)), key.first, key.second));
     reason_json.push_back({{"path", key.first}, {"reason", key.second}, {"rows", count}});
   }
   table.row("survivors",
-            fmt::format("{} of {} visible keys ({})", human_count(static_cast<double>(stats.survivors)),
-                        human_count(static_cast<double>(stats.visible)),
-                        percent(static_cast<double>(stats.survivors), static_cast<double>(stats.visible))));
+            text::format("{} of {} visible keys ({})", human_count(static_cast<double>(stats.survivors)),
+                         human_count(static_cast<double>(stats.visible)),
+                         percent(static_cast<double>(stats.survivors), static_cast<double>(stats.visible))));
   if (left.count != 0) {
-    table.row("", fmt::format("a dosa row: {} median, {} to {}; heads kept: {:.0f} median, {:.0f} to {:.0f}",
-                              human_count(left.median), human_count(left.min), human_count(left.max), kept.median,
-                              kept.min, kept.max));
+    table.row("", text::format("a dosa row: {} median, {} to {}; heads kept: {:.0f} median, {:.0f} to {:.0f}",
+                               human_count(left.median), human_count(left.min), human_count(left.max), kept.median,
+                               kept.min, kept.max));
   }
   if (looked != nullptr) describe_distances(*looked, table, json);
   table.row("exact scores", human_count(static_cast<double>(stats.exact)));
   table.row("dot products",
-            fmt::format("{:.3f} of dense ({:.4g} of {:.4g})",
-                        stats.dense_dot_products > 0 ? stats.dot_products / stats.dense_dot_products : 0.0,
-                        stats.dot_products, stats.dense_dot_products));
-  table.row("time", fmt::format("{} ({} a row)", human_seconds(stats.seconds),
-                                human_seconds(stats.rows > 0 ? stats.seconds / static_cast<double>(stats.rows) : 0)));
+            text::format("{:.3f} of dense ({:.4g} of {:.4g})",
+                         stats.dense_dot_products > 0 ? stats.dot_products / stats.dense_dot_products : 0.0,
+                         stats.dot_products, stats.dense_dot_products));
+  table.row("time", text::format("{} ({} a row)", human_seconds(stats.seconds),
+                                 human_seconds(stats.rows > 0 ? stats.seconds / static_cast<double>(stats.rows) : 0)));
   table.row("workspace", human_bytes(static_cast<double>(workspace_bytes)));
   json["rows"] = {{"total", stats.rows},
                   {"dosa", stats.rows_dosa},

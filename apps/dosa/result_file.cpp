@@ -1,9 +1,8 @@
 #include "result_file.hpp"
 
-#include <fmt/format.h>
-
 #include <charconv>
 
+#include "contract/text.hpp"
 #include "trace/safetensors.hpp"
 
 namespace dosa::app {
@@ -60,14 +59,14 @@ OwnedSelection read_result(const std::filesystem::path& path, std::int64_t rows,
     try {
       take(found->second);
     } catch (const Error& error) {
-      throw Error(ErrorKind::bad_input, fmt::format("{}: metadata \"{}\": {}", path.string(), key, error.what()));
+      throw Error(ErrorKind::bad_input, text::format("{}: metadata \"{}\": {}", path.string(), key, error.what()));
     }
   };
   const auto number = [](const std::string& text) {
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || end != text.data() + text.size() || value < 0) {
-      throw Error(ErrorKind::bad_input, fmt::format("found '{}', wanted a count", text));
+      throw Error(ErrorKind::bad_input, text::format("found '{}', wanted a count", text));
     }
     return value;
   };

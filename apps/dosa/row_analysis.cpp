@@ -1,7 +1,5 @@
 #include "row_analysis.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -9,6 +7,7 @@
 #include <memory>
 
 #include "contract/row.hpp"
+#include "contract/text.hpp"
 #include "contract/total_order.hpp"
 #include "cpu/dispatch.hpp"
 #include "cpu/float_environment.hpp"
@@ -175,8 +174,8 @@ RowAnalysis analyse_row(const Problem& problem, const Options& options, std::int
   for (std::size_t i = 0; i < found.upper.size(); ++i) {
     if (found.upper[i] < found.score[i]) {
       throw Error(ErrorKind::internal,
-                  fmt::format("row {}, key {}: upper bound {} below the score {}; please report this trace", t,
-                              found.first_key + static_cast<std::int64_t>(i), found.upper[i], found.score[i]));
+                  text::format("row {}, key {}: upper bound {} below the score {}; please report this trace", t,
+                               found.first_key + static_cast<std::int64_t>(i), found.upper[i], found.score[i]));
     }
     if (std::isinf(found.upper[i]) && found.upper[i] > 0) ++found.unbounded;
   }

@@ -1,11 +1,11 @@
 // dosa score: the score of every key, under a model, bit for bit.
-#include <fmt/format.h>
 
 #include <memory>
 
 #include "arguments.hpp"
 #include "call.hpp"
 #include "commands.hpp"
+#include "contract/text.hpp"
 #include "report.hpp"
 #include "trace/safetensors.hpp"
 
@@ -29,8 +29,8 @@ void run_score(const ScoreArguments& arguments) {
   const double bytes = 4.0 * static_cast<double>(shape.rows) * static_cast<double>(shape.keys);
   if (bytes > kAskAbove && !arguments.yes) {
     throw Error(ErrorKind::usage,
-                fmt::format("scores F32 [{},{}] take {}, more than 4 GiB: add --yes, or --rows for a part", shape.rows,
-                            shape.keys, human_bytes(bytes)));
+                text::format("scores F32 [{},{}] take {}, more than 4 GiB: add --yes, or --rows for a part", shape.rows,
+                             shape.keys, human_bytes(bytes)));
   }
   Options options = arguments.engine.options;
   options.top_k = 1;
@@ -61,9 +61,9 @@ void run_score(const ScoreArguments& arguments) {
   Json json{{"command", "score"}, {"version", DOSA_VERSION}};
   describe_input(trace, table, json);
   describe_engine(decided.options(), decided.why(), table, json);
-  table.row("time", fmt::format("{}, writing included", human_seconds(seconds)));
-  table.row("written", fmt::format("{}: scores F32 [{},{}], {}; -inf outside a row's window", arguments.out, shape.rows,
-                                   shape.keys, human_bytes(bytes)));
+  table.row("time", text::format("{}, writing included", human_seconds(seconds)));
+  table.row("written", text::format("{}: scores F32 [{},{}], {}; -inf outside a row's window", arguments.out,
+                                    shape.rows, shape.keys, human_bytes(bytes)));
   json["seconds"] = seconds;
   json["out"] = arguments.out;
   arguments.json.finish(json, table.text());

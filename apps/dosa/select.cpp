@@ -1,10 +1,10 @@
 // dosa select: the K keys of every row.
-#include <fmt/format.h>
 
 #include <memory>
 
 #include "arguments.hpp"
 #include "commands.hpp"
+#include "contract/text.hpp"
 #include "explanation.hpp"
 #include "report.hpp"
 #include "result_file.hpp"
@@ -36,8 +36,8 @@ void run_select(const SelectArguments& arguments) {
   if (!arguments.out.empty()) {
     write_result(arguments.out, call.selection, call.options, arguments.trace.rows);
     table.row("written",
-              fmt::format("{}: indices I32 [{},{}], lengths I32 [{}]{}", arguments.out, call.selection.rows,
-                          call.selection.top_k, call.selection.rows, call.options.scores ? ", scores F32" : ""));
+              text::format("{}: indices I32 [{},{}], lengths I32 [{}]{}", arguments.out, call.selection.rows,
+                           call.selection.top_k, call.selection.rows, call.options.scores ? ", scores F32" : ""));
     json["out"] = arguments.out;
   }
   arguments.json.finish(json, table.text());

@@ -1,8 +1,8 @@
 #include "svg.hpp"
 
-#include <fmt/format.h>
-
 #include <cmath>
+
+#include "contract/text.hpp"
 
 namespace dosa::app {
 namespace {
@@ -34,14 +34,14 @@ std::string escape(std::string_view text) {
 }  // namespace
 
 std::string coordinate(double value) {
-  std::string text = fmt::format("{:.2f}", std::isfinite(value) ? value : 0.0);
+  std::string text = text::format("{:.2f}", std::isfinite(value) ? value : 0.0);
   text.erase(text.find_last_not_of('0') + 1);
   if (text.back() == '.') text.pop_back();
   return text == "-0" ? "0" : text;
 }
 
 Svg::Svg(double width, double height, std::string_view title, std::string_view style) {
-  body_ = fmt::format(
+  body_ = text::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" role=\"img\">\n"
       "<title>{2}</title>\n<style>{3}</style>\n",
       coordinate(width), coordinate(height), escape(title), style);
@@ -49,32 +49,32 @@ Svg::Svg(double width, double height, std::string_view title, std::string_view s
 
 void Svg::rect(std::string_view cls, double x, double y, double width, double height, double radius) {
   if (!(width > 0) || !(height > 0)) return;
-  body_ += fmt::format("<rect class=\"{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"{}/>\n", cls, coordinate(x),
-                       coordinate(y), coordinate(width), coordinate(height),
-                       radius > 0 ? fmt::format(" rx=\"{}\"", coordinate(radius)) : "");
+  body_ += text::format("<rect class=\"{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"{}/>\n", cls, coordinate(x),
+                        coordinate(y), coordinate(width), coordinate(height),
+                        radius > 0 ? text::format(" rx=\"{}\"", coordinate(radius)) : "");
 }
 
 void Svg::line(std::string_view cls, double x1, double y1, double x2, double y2) {
-  body_ += fmt::format("<line class=\"{}\" x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\"/>\n", cls, coordinate(x1),
-                       coordinate(y1), coordinate(x2), coordinate(y2));
+  body_ += text::format("<line class=\"{}\" x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\"/>\n", cls, coordinate(x1),
+                        coordinate(y1), coordinate(x2), coordinate(y2));
 }
 
 void Svg::path(std::string_view cls, std::string_view data, double opacity) {
   if (data.empty()) return;
-  body_ += fmt::format("<path class=\"{}\"{} d=\"{}\"/>\n", cls,
-                       opacity < 1 ? fmt::format(" fill-opacity=\"{}\"", coordinate(opacity)) : "", data);
+  body_ += text::format("<path class=\"{}\"{} d=\"{}\"/>\n", cls,
+                        opacity < 1 ? text::format(" fill-opacity=\"{}\"", coordinate(opacity)) : "", data);
 }
 
 void Svg::text(std::string_view cls, double x, double y, std::string_view text, double rotate) {
   const std::string turn =
       rotate == 0 ? ""
-                  : fmt::format(" transform=\"rotate({} {} {})\"", coordinate(rotate), coordinate(x), coordinate(y));
-  body_ += fmt::format("<text class=\"{}\" x=\"{}\" y=\"{}\"{}>{}</text>\n", cls, coordinate(x), coordinate(y), turn,
-                       escape(text));
+                  : text::format(" transform=\"rotate({} {} {})\"", coordinate(rotate), coordinate(x), coordinate(y));
+  body_ += text::format("<text class=\"{}\" x=\"{}\" y=\"{}\"{}>{}</text>\n", cls, coordinate(x), coordinate(y), turn,
+                        escape(text));
 }
 
 void Svg::begin_clip(double x, double y, double width, double height) {
-  body_ += fmt::format(
+  body_ += text::format(
       "<clipPath id=\"clip{0}\"><rect x=\"{1}\" y=\"{2}\" width=\"{3}\" height=\"{4}\"/></clipPath>\n<g "
       "clip-path=\"url(#clip{0})\">\n",
       clips_, coordinate(x), coordinate(y), coordinate(width), coordinate(height));

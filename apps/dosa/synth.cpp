@@ -1,11 +1,11 @@
 // dosa synth: a named hard input as a trace file.
-#include <fmt/format.h>
 
 #include <memory>
 
 #include "arguments.hpp"
 #include "commands.hpp"
 #include "console.hpp"
+#include "contract/text.hpp"
 #include "dosa/trace.hpp"
 #include "suggest.hpp"
 #include "workloads/workloads.hpp"
@@ -48,10 +48,10 @@ void list_kinds(const JsonOutput& output) {
     if (!entry.trace) continue;
     if (family != family_name(entry.family)) {
       family = family_name(entry.family);
-      text += fmt::format("\n{}\n", family);
+      text += text::format("\n{}\n", family);
     }
-    text += fmt::format("  {:<{}}  {}{}\n", entry.name, width, entry.description,
-                        entry.thread.empty() ? "" : fmt::format(" ({})", entry.thread));
+    text += text::format("  {:<{}}  {}{}\n", entry.name, width, entry.description,
+                         entry.thread.empty() ? "" : text::format(" ({})", entry.thread));
     json["kinds"].push_back(
         {{"name", entry.name}, {"family", family}, {"description", entry.description}, {"thread", entry.thread}});
   }
@@ -63,15 +63,15 @@ const workloads::Entry& find_kind(const std::string& kind) {
   for (const auto& entry : workloads::registry()) {
     if (entry.name == kind && entry.trace) return entry;
     if (entry.name == kind) {
-      throw Error(ErrorKind::usage, fmt::format("synth: found '{}', which a trace file cannot hold (pages, strides), "
-                                                "wanted one of dosa synth --list",
-                                                kind));
+      throw Error(ErrorKind::usage, text::format("synth: found '{}', which a trace file cannot hold (pages, strides), "
+                                                 "wanted one of dosa synth --list",
+                                                 kind));
     }
     if (entry.trace) names.emplace_back(entry.name);
   }
   const std::string meant = did_you_mean(kind, names);
-  throw Error(ErrorKind::usage, fmt::format("synth: found '{}', wanted a name that dosa synth --list shows{}", kind,
-                                            meant.empty() ? "" : "; " + meant));
+  throw Error(ErrorKind::usage, text::format("synth: found '{}', wanted a name that dosa synth --list shows{}", kind,
+                                             meant.empty() ? "" : "; " + meant));
 }
 
 void run_synth(const SynthArguments& arguments) {
@@ -104,9 +104,9 @@ void run_synth(const SynthArguments& arguments) {
   Table table(command_line());
   table.row("input", std::string(entry.description));
   if (!entry.thread.empty()) table.row("broke", std::string(entry.thread));
-  table.row("written", fmt::format("{}: {}, {}, {} of {}", arguments.out, counted(q[0], "row"), counted(keys, "key"),
-                                   counted(q[1], "head"), q[2]));
-  table.row("hard with", fmt::format("--top-k {}", workload.top_k));
+  table.row("written", text::format("{}: {}, {}, {} of {}", arguments.out, counted(q[0], "row"), counted(keys, "key"),
+                                    counted(q[1], "head"), q[2]));
+  table.row("hard with", text::format("--top-k {}", workload.top_k));
   arguments.json.finish({{"command", "synth"},
                          {"version", DOSA_VERSION},
                          {"kind", entry.name},

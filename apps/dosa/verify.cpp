@@ -1,5 +1,4 @@
 // dosa verify: a backend, or a result on disk, against the reference, byte for byte.
-#include <fmt/format.h>
 
 #include <bit>
 #include <cstring>
@@ -9,6 +8,7 @@
 #include "arguments.hpp"
 #include "call.hpp"
 #include "commands.hpp"
+#include "contract/text.hpp"
 #include "explanation.hpp"
 #include "report.hpp"
 #include "result_file.hpp"
@@ -68,16 +68,16 @@ Comparison compare(const OwnedSelection& found, const OwnedSelection& wanted, bo
 
 std::string describe(const Difference& difference, bool scores) {
   if (difference.slot < 0) {
-    return fmt::format("row {}: found length {}, wanted {}", difference.row, difference.found_index,
-                       difference.wanted_index);
+    return text::format("row {}: found length {}, wanted {}", difference.row, difference.found_index,
+                        difference.wanted_index);
   }
   const auto one = [&](std::int32_t index, float score) {
-    return scores ? fmt::format("index {} with score {} (0x{:08x})", index, score, std::bit_cast<std::uint32_t>(score))
-                  : fmt::format("index {}", index);
+    return scores ? text::format("index {} with score {} (0x{:08x})", index, score, std::bit_cast<std::uint32_t>(score))
+                  : text::format("index {}", index);
   };
-  return fmt::format("row {}, slot {}: found {}, wanted {}", difference.row, difference.slot,
-                     one(difference.found_index, difference.found_score),
-                     one(difference.wanted_index, difference.wanted_score));
+  return text::format("row {}, slot {}: found {}, wanted {}", difference.row, difference.slot,
+                      one(difference.found_index, difference.found_score),
+                      one(difference.wanted_index, difference.wanted_score));
 }
 
 ExitCode run_verify(const VerifyArguments& arguments) {
@@ -103,22 +103,23 @@ ExitCode run_verify(const VerifyArguments& arguments) {
     found = read_result(arguments.result, trace.problem().q.shape[0], options);
     threads = info().threads;
     describe_input(trace, table, json);
-    table.row("result", fmt::format("top-k {}, model {}, order {}, index base {}{}", options.top_k, name(options.model),
-                                    name(options.order), name(options.index_base), options.scores ? ", scores" : ""));
+    table.row("result",
+              text::format("top-k {}, model {}, order {}, index base {}{}", options.top_k, name(options.model),
+                           name(options.order), name(options.index_base), options.scores ? ", scores" : ""));
     json["options"] = options_json(options);
     json["result"] = arguments.result;
   }
   const Call reference = call_reference(trace.problem(), options, threads, "reference");
   const Comparison comparison = compare(found, reference.selection, options.scores);
 
-  table.row("reference", fmt::format("{} on {}: every key scored and sorted",
-                                     human_seconds(reference.selection.stats.seconds), counted(threads, "thread")));
+  table.row("reference", text::format("{} on {}: every key scored and sorted",
+                                      human_seconds(reference.selection.stats.seconds), counted(threads, "thread")));
   json["reference_seconds"] = reference.selection.stats.seconds;
   json["rows_differing"] = comparison.rows_differing;
   json["equal"] = !comparison.first.has_value();
   if (comparison.first) {
     const Difference& first = *comparison.first;
-    table.row("verdict", fmt::format("DIFFERENT in {} of {}", comparison.rows_differing, counted(found.rows, "row")));
+    table.row("verdict", text::format("DIFFERENT in {} of {}", comparison.rows_differing, counted(found.rows, "row")));
     table.row("first", describe(first, options.scores));
     json["first_difference"] = {{"row", first.row},
                                 {"slot", first.slot < 0 ? Json(nullptr) : Json(first.slot)},
@@ -129,8 +130,8 @@ ExitCode run_verify(const VerifyArguments& arguments) {
       json["first_difference"]["wanted_score_bits"] = std::bit_cast<std::uint32_t>(first.wanted_score);
     }
   } else {
-    table.row("verdict", fmt::format("EQUAL: {}, indices{} and lengths, byte for byte", counted(found.rows, "row"),
-                                     options.scores ? ", scores" : ""));
+    table.row("verdict", text::format("EQUAL: {}, indices{} and lengths, byte for byte", counted(found.rows, "row"),
+                                      options.scores ? ", scores" : ""));
   }
   arguments.json.finish(json, table.text());
   return comparison.first ? kMismatch : kSuccess;

@@ -1,12 +1,13 @@
 #include "array.hpp"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nanobind/stl/string.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <unordered_map>
+
+#include "contract/text.hpp"
 
 namespace dosa::python {
 namespace {
@@ -22,20 +23,20 @@ std::string dtype_name(const dlpack::DataType& dtype) {
                                             "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",    "float8_e8m0fnu"};
   switch (dtype.code) {
     case dlpack::kInt:
-      return fmt::format("int{}", dtype.bits);
+      return text::format("int{}", dtype.bits);
     case dlpack::kUInt:
-      return fmt::format("uint{}", dtype.bits);
+      return text::format("uint{}", dtype.bits);
     case dlpack::kFloat:
-      return fmt::format("float{}", dtype.bits);
+      return text::format("float{}", dtype.bits);
     case dlpack::kBfloat:
-      return fmt::format("bfloat{}", dtype.bits);
+      return text::format("bfloat{}", dtype.bits);
     case dlpack::kBool:
       return "bool";
     default:
       break;
   }
   if (dtype.code >= 7 && dtype.code < 15) return kFloat8[dtype.code - 7];
-  return fmt::format("dtype code {} of {} bits", dtype.code, dtype.bits);
+  return text::format("dtype code {} of {} bits", dtype.code, dtype.bits);
 }
 
 // What a Py_buffer's format says, or a type code that nothing accepts. Native sizes as `struct` has them.
@@ -75,8 +76,8 @@ dlpack::DataType buffer_dtype(const char* format, Py_ssize_t item_size) {
 }
 
 [[noreturn]] void no_array(const std::string& name, nb::handle object, const std::string& why) {
-  throw TypeMismatch(fmt::format("{}: found {}, wanted an array ({})", name,
-                                 text_of(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()))), why));
+  throw TypeMismatch(text::format("{}: found {}, wanted an array ({})", name,
+                                  text_of(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()))), why));
 }
 
 /// Message of the Python error that is set; clears it.
@@ -135,9 +136,9 @@ Array::Array(nb::handle object, const char* name, const nb::object& stream) : na
     // A float8 dtype that the framework's DLPack does not carry: its bytes are what is wanted.
     nb::object codes = nb::module_::import_("dosa._interop").attr("code_bytes")(object);
     if (codes.is_none())
-      throw TypeMismatch(fmt::format("{}: found {}, which cannot be exported: {}", name_,
-                                     nb::hasattr(object, "dtype") ? text_of(object.attr("dtype")) : "an array",
-                                     refusal));
+      throw TypeMismatch(text::format("{}: found {}, which cannot be exported: {}", name_,
+                                      nb::hasattr(object, "dtype") ? text_of(object.attr("dtype")) : "an array",
+                                      refusal));
     *this = Array(codes, name, stream);
     dtype_.code = dlpack::kFloat8E4m3fn;
     return;
@@ -151,11 +152,11 @@ bool Array::read_exchange(nb::handle object, bool ask_stream) {
   if (api == nullptr) return false;
   dlpack::Tensor tensor{};
   if (api->view_object(object.ptr(), &tensor) != 0)
-    throw Error(ErrorKind::bad_input, fmt::format("{}: {}", name_, taken_error()));
+    throw Error(ErrorKind::bad_input, text::format("{}: {}", name_, taken_error()));
   read_tensor(tensor);
   if (ask_stream && device_.kind == DeviceKind::cuda &&
       api->current_stream(tensor.device.type, tensor.device.index, &stream_) != 0)
-    throw Error(ErrorKind::bad_input, fmt::format("{}: {}", name_, taken_error()));
+    throw Error(ErrorKind::bad_input, text::format("{}: {}", name_, taken_error()));
   return true;
 }
 
@@ -173,15 +174,15 @@ bool Array::read_buffer(nb::handle object) {
   read_only_ = buffer.readonly != 0;
   if (buffer.ndim > kMaxRank)
     throw Error(ErrorKind::bad_input,
-                fmt::format("{}: found {} axes, wanted {} or fewer", name_, buffer.ndim, kMaxRank));
+                text::format("{}: found {} axes, wanted {} or fewer", name_, buffer.ndim, kMaxRank));
   for (int axis = 0; axis < buffer.ndim; ++axis) {
     const auto a = static_cast<std::size_t>(axis);
     shape_[a] = buffer.shape[axis];
     const Py_ssize_t bytes = buffer.strides[axis];
     if (bytes % buffer.itemsize != 0 && shape_[a] > 1)
       throw Error(ErrorKind::bad_input,
-                  fmt::format("{}: found a stride of {} bytes on axis {}, wanted a multiple of {} (whole elements)",
-                              name_, bytes, axis, buffer.itemsize));
+                  text::format("{}: found a stride of {} bytes on axis {}, wanted a multiple of {} (whole elements)",
+                               name_, bytes, axis, buffer.itemsize));
     strides_[a] = bytes / buffer.itemsize;
   }
   rank_ = buffer.ndim;
@@ -194,20 +195,20 @@ void Array::read_capsule(nb::handle capsule) {
         static_cast<dlpack::ManagedVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
     if (managed->version.major != 1)
       throw Error(ErrorKind::bad_input,
-                  fmt::format("{}: found DLPack version {}, wanted 1", name_, managed->version.major));
+                  text::format("{}: found DLPack version {}, wanted 1", name_, managed->version.major));
     read_only_ = (managed->flags & dlpack::kReadOnly) != 0;
     read_tensor(managed->tensor);
   } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor") != 0) {
     read_tensor(static_cast<dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"))->tensor);
   } else {
-    throw TypeMismatch(fmt::format("{}: __dlpack__ returned no DLPack capsule", name_));
+    throw TypeMismatch(text::format("{}: __dlpack__ returned no DLPack capsule", name_));
   }
 }
 
 void Array::read_tensor(const dlpack::Tensor& tensor) {
   if (tensor.rank < 0 || tensor.rank > kMaxRank)
     throw Error(ErrorKind::bad_input,
-                fmt::format("{}: found {} axes, wanted {} or fewer", name_, tensor.rank, kMaxRank));
+                text::format("{}: found {} axes, wanted {} or fewer", name_, tensor.rank, kMaxRank));
   switch (tensor.device.type) {
     case dlpack::kCpu:
     case dlpack::kCudaHost:
@@ -218,8 +219,8 @@ void Array::read_tensor(const dlpack::Tensor& tensor) {
       device_ = {DeviceKind::cuda, tensor.device.index};
       break;
     default:
-      throw Error(ErrorKind::bad_input,
-                  fmt::format("{}: found DLPack device type {}, wanted CPU or CUDA memory", name_, tensor.device.type));
+      throw Error(ErrorKind::bad_input, text::format("{}: found DLPack device type {}, wanted CPU or CUDA memory",
+                                                     name_, tensor.device.type));
   }
   dtype_ = tensor.dtype;
   data_ = tensor.data == nullptr ? nullptr : static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
@@ -234,16 +235,16 @@ void Array::read_tensor(const dlpack::Tensor& tensor) {
 }
 
 std::string Array::found() const {
-  return fmt::format("{} [{}]", dtype_name(dtype_), fmt::join(shape_.begin(), shape_.begin() + rank_, ", "));
+  return text::format("{} [{}]", dtype_name(dtype_), fmt::join(shape_.begin(), shape_.begin() + rank_, ", "));
 }
 
 void Array::mismatch(const char* wanted) const {
-  throw TypeMismatch(fmt::format("{}: found {}, wanted {}", name_, found(), wanted));
+  throw TypeMismatch(text::format("{}: found {}, wanted {}", name_, found(), wanted));
 }
 
 void Array::check_output() const {
   if (read_only_)
-    throw Error(ErrorKind::bad_input, fmt::format("{}: found a read-only array, wanted a writable one", name_));
+    throw Error(ErrorKind::bad_input, text::format("{}: found a read-only array, wanted a writable one", name_));
   // Rows must not share memory: two axes are enough for every output.
   const auto span = [&](int axis) { return (extent(axis) - 1) * std::abs(stride(axis)); };
   for (int axis = 0; axis < rank_; ++axis)
@@ -254,7 +255,7 @@ void Array::check_output() const {
     overlaps = overlaps || (std::abs(stride(0)) <= span(1) && std::abs(stride(1)) <= span(0));
   if (overlaps)
     throw Error(ErrorKind::bad_input,
-                fmt::format("{}: found an array whose elements share memory, wanted separate ones", name_));
+                text::format("{}: found an array whose elements share memory, wanted separate ones", name_));
 }
 
 }  // namespace dosa::python

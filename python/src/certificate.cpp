@@ -1,5 +1,4 @@
 // Bounds of DoSA's certificate for one row, key by key, from the very kernels that a call uses: for reports.
-#include <fmt/format.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string_view.h>
 
@@ -9,6 +8,7 @@
 
 #include "certificate/dosa_bound.hpp"
 #include "contract/row.hpp"
+#include "contract/text.hpp"
 #include "cpu/dispatch.hpp"
 #include "problem.hpp"
 #include "register.hpp"
@@ -127,7 +127,7 @@ nb::tuple bounds(const Inputs& inputs, std::int64_t row, std::int64_t top_k, int
                  std::uint64_t seed) {
   const Shape& shape = inputs.shape();
   if (row < 0 || row >= shape.rows)
-    throw Error(ErrorKind::usage, fmt::format("row: found {}, wanted 0..{}", row, shape.rows - 1));
+    throw Error(ErrorKind::usage, text::format("row: found {}, wanted 0..{}", row, shape.rows - 1));
   if (shape.device.kind != DeviceKind::cpu)
     throw Error(ErrorKind::bad_input, "bounds: found arrays on a device, wanted them in host memory");
   // Everything that a call would refuse is refused here too.

@@ -1,14 +1,13 @@
 // Workspace and carry: bytes that a caller keeps between calls.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <atomic>
 #include <cstddef>
 #include <memory>
 #include <span>
 
 #include "array.hpp"
+#include "contract/text.hpp"
 
 namespace dosa::python {
 
@@ -25,7 +24,7 @@ class Memory {
 
  private:
   static std::size_t checked(std::int64_t bytes) {
-    if (bytes < 0) throw Error(ErrorKind::usage, fmt::format("memory: found {} bytes, wanted 0 or more", bytes));
+    if (bytes < 0) throw Error(ErrorKind::usage, text::format("memory: found {} bytes, wanted 0 or more", bytes));
     return static_cast<std::size_t>(bytes);
   }
   std::size_t size_;
@@ -43,7 +42,7 @@ class BorrowedBytes {
       auto* memory = nb::cast<Memory*>(object);
       if (!memory->try_take())
         throw Error(ErrorKind::usage,
-                    fmt::format("{}: another call is using it, wanted one for each call at a time", name));
+                    text::format("{}: another call is using it, wanted one for each call at a time", name));
       memory_ = memory;
       owner_ = nb::borrow(object);
       bytes_ = memory->bytes();

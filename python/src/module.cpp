@@ -1,5 +1,4 @@
 // dosa._core: the library as Python sees it. Arguments are checked and named here; the rules are the library's.
-#include <fmt/format.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -9,6 +8,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "contract/text.hpp"
 #include "memory.hpp"
 #include "problem.hpp"
 #include "register.hpp"
@@ -72,7 +72,7 @@ void queue(const Plan& plan, const Inputs& inputs, const Selection& selection, c
            const BorrowedBytes& carry) {
   if (workspace.absent() && plan.workspace_bytes() > 0)
     throw Error(ErrorKind::bad_input,
-                fmt::format("workspace: found none, wanted uint8 [{}] on the device of q", plan.workspace_bytes()));
+                text::format("workspace: found none, wanted uint8 [{}] on the device of q", plan.workspace_bytes()));
   if (!workspace.absent() && !(workspace.device() == plan.shape().device))
     throw Error(ErrorKind::bad_input, "workspace: lies on another device than the plan's");
   if (!carry.absent()) throw Error(ErrorKind::usage, "carry: found one for tensors on a device, wanted None");
@@ -130,12 +130,12 @@ RunStats merge_parts(const std::vector<std::tuple<nb::object, nb::object, nb::ob
   const auto on_host = [](const Array& array) {
     if (array.device().kind != DeviceKind::cpu)
       throw Error(ErrorKind::not_available,
-                  fmt::format("{}: found an array on a device, merge wants host memory", array.name()));
+                  text::format("{}: found an array on a device, merge wants host memory", array.name()));
   };
   for (std::size_t p = 0; p < parts.size(); ++p) {
-    held[p] = {Array(std::get<0>(parts[p]), fmt::format("part {} indices", p).c_str(), none),
-               Array(std::get<1>(parts[p]), fmt::format("part {} lengths", p).c_str(), none),
-               Array(std::get<2>(parts[p]), fmt::format("part {} scores", p).c_str(), none)};
+    held[p] = {Array(std::get<0>(parts[p]), text::format("part {} indices", p).c_str(), none),
+               Array(std::get<1>(parts[p]), text::format("part {} lengths", p).c_str(), none),
+               Array(std::get<2>(parts[p]), text::format("part {} scores", p).c_str(), none)};
     for (const Array& array : held[p]) on_host(array);
     partials.push_back({held[p][0].input<std::int32_t, 2>("int32 [Q, K]"),
                         held[p][1].input<std::int32_t, 1>("int32 [Q]"), held[p][2].input<float, 2>("float32 [Q, K]")});
@@ -326,7 +326,7 @@ NB_MODULE(_core, module) {
       .def_prop_ro("seconds", [](const RunStats& s) { return s.stats.seconds; })
       .def("row_reports", &report_columns)
       .def("__repr__", [](const RunStats& s) {
-        return fmt::format(
+        return text::format(
             "dosa.Stats(model='{}', backend='{}', rows={}, rows_dosa={}, visible={}, survivors={}, exact={}, "
             "seconds={:.6f})",
             s.model, s.backend, s.stats.rows, s.stats.rows_dosa, s.stats.visible, s.stats.survivors, s.stats.exact,

@@ -1,8 +1,8 @@
 #include "problem.hpp"
 
-#include <fmt/format.h>
-
 #include <limits>
+
+#include "contract/text.hpp"
 
 namespace dosa::python {
 
@@ -28,7 +28,7 @@ PagedKeys paged_keys(const Array& k, const Array& block_table) {
   }
   if (k.stride(last) != 1 || (k.extent(1) > 1 && k.stride(1) != width))
     throw Error(ErrorKind::bad_input,
-                fmt::format("{}: found strides inside a page, wanted the bytes of a page without gaps", k.name()));
+                text::format("{}: found strides inside a page, wanted the bytes of a page without gaps", k.name()));
   keys.pages = k.extent(0);
   keys.page_size = static_cast<std::int32_t>(k.extent(1));
   keys.head_dim = static_cast<std::int32_t>(width - 4);
@@ -62,8 +62,8 @@ Inputs::Inputs(nb::handle q, nb::handle k, nb::handle k_scale, nb::handle weight
       if (asked < 1 || asked * paged.block_table.shape[0] != problem_.q.shape[0])
         throw Error(
             ErrorKind::bad_input,
-            fmt::format("rows_per_request: found {} with {} rows and {} requests, wanted rows_per_request * R = Q",
-                        asked, problem_.q.shape[0], paged.block_table.shape[0]));
+            text::format("rows_per_request: found {} with {} rows and {} requests, wanted rows_per_request * R = Q",
+                         asked, problem_.q.shape[0], paged.block_table.shape[0]));
     }
   } else {
     if (!block_table_.absent() || !row_request_.absent() || !rows_per_request.is_none())
@@ -90,9 +90,9 @@ TensorView<const std::int32_t, 1> Inputs::bound(nb::handle object, const char* n
   }
   if (problem_.q.device.kind != DeviceKind::cpu)
     throw Error(ErrorKind::bad_input,
-                fmt::format("{}: found a number on the host, wanted int32 [Q] on the device of q", name));
+                text::format("{}: found a number on the host, wanted int32 [Q] on the device of q", name));
   if (!object.is_none() && !nb::try_cast(object, all))
-    throw Error(ErrorKind::bad_input, fmt::format("{}: found an integer that does not fit, wanted int32", name));
+    throw Error(ErrorKind::bad_input, text::format("{}: found an integer that does not fit, wanted int32", name));
   // More keys than an int32 counts are refused by plan().
   storage = static_cast<std::int32_t>(std::clamp<std::int64_t>(all, std::numeric_limits<std::int32_t>::min(),
                                                                std::numeric_limits<std::int32_t>::max()));

@@ -1,9 +1,8 @@
-#include <fmt/format.h>
-
 #include <array>
 #include <span>
 #include <utility>
 
+#include "contract/text.hpp"
 #include "dosa/plan.hpp"
 #include "dosa/types.hpp"
 
@@ -47,7 +46,7 @@ E parse(const std::array<Word<E>, N>& words, std::string_view what, std::string_
     accepted += accepted.empty() ? "" : ", ";
     accepted += word;
   }
-  throw Error(ErrorKind::usage, fmt::format("{}: found '{}', wanted one of {}", what, found, accepted));
+  throw Error(ErrorKind::usage, text::format("{}: found '{}', wanted one of {}", what, found, accepted));
 }
 
 }  // namespace

@@ -1,10 +1,9 @@
 #include "dosa/plan.hpp"
 
-#include <fmt/format.h>
-
 #include <chrono>
 
 #include "contract/backend.hpp"
+#include "contract/text.hpp"
 #include "contract/validate.hpp"
 #include "cpu/dispatch.hpp"
 #include "dosa/cuda.hpp"
@@ -19,16 +18,16 @@ const detail::BackendTable& choose_backend(const Options& options, const Shape& 
   if (asked || (options.backend == Backend::automatic && options.model == ScoreModel::sm90 && cuda != nullptr)) {
     if (cuda == nullptr)
       throw Error(ErrorKind::not_available,
-                  fmt::format("backend cuda: {}; wanted a build with CUDA and a Hopper GPU", detail::cuda_why()));
+                  text::format("backend cuda: {}; wanted a build with CUDA and a Hopper GPU", detail::cuda_why()));
     const std::string refusal = detail::cuda_refuses(shape, options);
     if (refusal.empty()) return *cuda;
-    if (asked || on_device) throw Error(ErrorKind::not_available, fmt::format("backend cuda: {}", refusal));
-    why = fmt::format("; not cuda: {}", refusal);
+    if (asked || on_device) throw Error(ErrorKind::not_available, text::format("backend cuda: {}", refusal));
+    why = text::format("; not cuda: {}", refusal);
   }
   if (on_device)
     throw Error(
         ErrorKind::not_available,
-        fmt::format("backend {}: found tensors on a device, wanted them in host memory", name(options.backend)));
+        text::format("backend {}: found tensors on a device, wanted them in host memory", name(options.backend)));
   return options.backend == Backend::reference ? detail::reference_backend() : detail::cpu_backend();
 }
 
@@ -64,16 +63,16 @@ void run(const Plan& plan, const Problem& problem, const Selection& selection, s
   detail::validate_selection(selection, state.shape, state.options);
   if (workspace.size() < state.workspace_bytes)
     throw Error(ErrorKind::bad_input,
-                fmt::format("workspace: found {} bytes, wanted {} or more (Plan::workspace_bytes)", workspace.size(),
-                            state.workspace_bytes));
+                text::format("workspace: found {} bytes, wanted {} or more (Plan::workspace_bytes)", workspace.size(),
+                             state.workspace_bytes));
   if (!carry.empty() && carry.size() < state.carry_bytes)
     throw Error(ErrorKind::bad_input,
-                fmt::format("carry: found {} bytes, wanted none or {} or more (Plan::carry_bytes)", carry.size(),
-                            state.carry_bytes));
+                text::format("carry: found {} bytes, wanted none or {} or more (Plan::carry_bytes)", carry.size(),
+                             state.carry_bytes));
   if (stats != nullptr && !stats->row_reports.empty() &&
       stats->row_reports.size() != static_cast<std::size_t>(state.shape.rows))
-    throw Error(ErrorKind::bad_input, fmt::format("row_reports: found {} rows, wanted none or {}",
-                                                  stats->row_reports.size(), state.shape.rows));
+    throw Error(ErrorKind::bad_input, text::format("row_reports: found {} rows, wanted none or {}",
+                                                   stats->row_reports.size(), state.shape.rows));
   const auto start = std::chrono::steady_clock::now();
   Stats counted;
   if (stats != nullptr) counted.row_reports.swap(stats->row_reports);
@@ -87,14 +86,14 @@ void run_on_stream(const Plan& plan, const Problem& problem, const Selection& se
   const detail::PlanState& state = plan.state();
   if (state.backend->run_on_stream == nullptr || state.shape.device.kind != DeviceKind::cuda)
     throw Error(ErrorKind::bad_input,
-                fmt::format("run_on_stream: found a plan of backend {} for {}, wanted backend cuda and device tensors",
-                            name(state.backend->backend),
-                            state.shape.device.kind == DeviceKind::cuda ? "a device" : "host memory"));
+                text::format("run_on_stream: found a plan of backend {} for {}, wanted backend cuda and device tensors",
+                             name(state.backend->backend),
+                             state.shape.device.kind == DeviceKind::cuda ? "a device" : "host memory"));
   detail::validate_problem(problem, state.shape, state.options);
   detail::validate_selection(selection, state.shape, state.options);
   if (workspace_bytes < state.workspace_bytes || (workspace == nullptr && state.workspace_bytes > 0))
-    throw Error(ErrorKind::bad_input, fmt::format("workspace: found {} bytes, wanted {} or more of device memory",
-                                                  workspace_bytes, state.workspace_bytes));
+    throw Error(ErrorKind::bad_input, text::format("workspace: found {} bytes, wanted {} or more of device memory",
+                                                   workspace_bytes, state.workspace_bytes));
   state.backend->run_on_stream(state, problem, selection, workspace, stream);
 }
 
@@ -107,8 +106,8 @@ void scores(const Problem& problem, const Options& options, TensorView<float, 2>
   if (out.shape != std::array<std::int64_t, 2>{state.shape.rows, state.shape.keys} ||
       (out.absent() && state.shape.rows > 0 && state.shape.keys > 0))
     throw Error(ErrorKind::bad_input,
-                fmt::format("scores: found shape [{}, {}]{}, wanted [{}, {}]", out.shape[0], out.shape[1],
-                            out.absent() ? " without data" : "", state.shape.rows, state.shape.keys));
+                text::format("scores: found shape [{}, {}]{}, wanted [{}, {}]", out.shape[0], out.shape[1],
+                             out.absent() ? " without data" : "", state.shape.rows, state.shape.keys));
   state.backend->scores(state, problem, out);
 }
 
@@ -142,7 +141,7 @@ Info info() {
   result.chosen_why = choice.why;
   result.isas = cpu::available_isas();
   result.backends = {{Backend::reference, true, "scores everything under the model and sorts; the oracle"},
-                     {Backend::cpu, true, fmt::format("oneTBB; {} ({})", name(result.chosen), choice.by)},
+                     {Backend::cpu, true, text::format("oneTBB; {} ({})", name(result.chosen), choice.by)},
                      {Backend::cuda, detail::cuda_backend() != nullptr, detail::cuda_why()}};
   Options options;
   options.top_k = 1;

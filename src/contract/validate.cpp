@@ -1,12 +1,12 @@
 #include "contract/validate.hpp"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <bit>
 #include <limits>
 
 #include "contract/row.hpp"
+#include "contract/text.hpp"
 
 namespace dosa {
 namespace {
@@ -20,16 +20,16 @@ template <class T, std::size_t Rank>
 void check_view(const char* name, const TensorView<T, Rank>& view, std::array<std::int64_t, Rank> wanted,
                 const Device& device, bool last_contiguous) {
   if (view.shape != wanted)
-    bad(fmt::format("{}: found shape [{}], wanted [{}]", name, fmt::join(view.shape, ", "), fmt::join(wanted, ", ")));
-  if (!(view.device == device)) bad(fmt::format("{}: lies on another device than the plan's", name));
+    bad(text::format("{}: found shape [{}], wanted [{}]", name, fmt::join(view.shape, ", "), fmt::join(wanted, ", ")));
+  if (!(view.device == device)) bad(text::format("{}: lies on another device than the plan's", name));
   bool empty = false;
   for (const std::int64_t extent : wanted) empty = empty || extent == 0;
   if (empty) return;
-  if (view.absent()) bad(fmt::format("{}: found no data (null pointer), wanted [{}]", name, fmt::join(wanted, ", ")));
+  if (view.absent()) bad(text::format("{}: found no data (null pointer), wanted [{}]", name, fmt::join(wanted, ", ")));
   if (last_contiguous && wanted[Rank - 1] > 1 && view.strides[Rank - 1] != 1)
-    bad(fmt::format("{}: found stride {} on the last axis, wanted 1", name, view.strides[Rank - 1]));
+    bad(text::format("{}: found stride {} on the last axis, wanted 1", name, view.strides[Rank - 1]));
   if (reinterpret_cast<std::uintptr_t>(view.data) % alignof(T) != 0)
-    bad(fmt::format("{}: found an address that is not a multiple of {}", name, alignof(T)));
+    bad(text::format("{}: found an address that is not a multiple of {}", name, alignof(T)));
 }
 
 void check_visible_pages(const PagedKeys& keys, const Problem& problem, const Shape& shape, const Options& options) {
@@ -46,8 +46,8 @@ void check_visible_pages(const PagedKeys& keys, const Problem& problem, const Sh
       for (std::int64_t column = from; column < to; ++column) {
         const std::int64_t page = *keys.block_table.at(row.request, column);
         if (page < 0 || page >= keys.pages)
-          bad(fmt::format("block_table: request {} column {} (visible to row {}): found page {}, wanted 0..{}",
-                          row.request, column, t, page, keys.pages - 1));
+          bad(text::format("block_table: request {} column {} (visible to row {}): found page {}, wanted 0..{}",
+                           row.request, column, t, page, keys.pages - 1));
       }
     };
     if (row.request != request || last < checked_first || first > checked_last) {
@@ -84,16 +84,16 @@ Shape shape_of(const Problem& problem) {
     shape.row_request = !problem.row_request.absent();
     std::int64_t keys = 0;
     if (__builtin_mul_overflow(paged->block_table.shape[1], std::int64_t{paged->page_size}, &keys))
-      bad(fmt::format("block_table: found {} columns of {} keys, wanted fewer than 2^31 keys",
-                      paged->block_table.shape[1], paged->page_size));
+      bad(text::format("block_table: found {} columns of {} keys, wanted fewer than 2^31 keys",
+                       paged->block_table.shape[1], paged->page_size));
     shape.keys = keys;
     if (paged->head_dim != shape.head_dim)
-      bad(fmt::format("paged keys: found head dimension {}, wanted {} (that of q)", paged->head_dim, shape.head_dim));
+      bad(text::format("paged keys: found head dimension {}, wanted {} (that of q)", paged->head_dim, shape.head_dim));
   } else {
     const auto& contiguous = std::get<ContiguousKeys>(problem.keys);
     shape.keys = contiguous.codes.shape[0];
     if (contiguous.codes.shape[1] != shape.head_dim)
-      bad(fmt::format("k: found head dimension {}, wanted {} (that of q)", contiguous.codes.shape[1], shape.head_dim));
+      bad(text::format("k: found head dimension {}, wanted {} (that of q)", contiguous.codes.shape[1], shape.head_dim));
     if (!problem.row_request.absent())
       bad("row_request: found with contiguous keys, wanted paged keys (windows tell requests apart)");
   }
@@ -103,49 +103,49 @@ Shape shape_of(const Problem& problem) {
 namespace detail {
 
 void validate_shape(const Shape& shape) {
-  if (shape.rows < 0) bad(fmt::format("q: found {} rows, wanted 0 or more", shape.rows));
-  if (shape.heads < 1 || shape.heads > 128) bad(fmt::format("q: found {} heads, wanted 1..128", shape.heads));
+  if (shape.rows < 0) bad(text::format("q: found {} rows, wanted 0 or more", shape.rows));
+  if (shape.heads < 1 || shape.heads > 128) bad(text::format("q: found {} heads, wanted 1..128", shape.heads));
   if (shape.head_dim < 32 || shape.head_dim > 256 || shape.head_dim % 32 != 0)
-    bad(fmt::format("q: found head dimension {}, wanted a multiple of 32 in 32..256", shape.head_dim));
-  if (shape.keys < 0 || shape.keys >= kIndexLimit) bad(fmt::format("k: found {} keys, wanted 0..2^31-1", shape.keys));
+    bad(text::format("q: found head dimension {}, wanted a multiple of 32 in 32..256", shape.head_dim));
+  if (shape.keys < 0 || shape.keys >= kIndexLimit) bad(text::format("k: found {} keys, wanted 0..2^31-1", shape.keys));
   if (!shape.paged) return;
   if (shape.page_size < 1 || shape.page_size > 256 || !std::has_single_bit(static_cast<unsigned>(shape.page_size)))
-    bad(fmt::format("paged keys: found page size {}, wanted a power of two in 1..256", shape.page_size));
-  if (shape.pages < 0) bad(fmt::format("paged keys: found {} pages, wanted 0 or more", shape.pages));
-  if (shape.requests < 0) bad(fmt::format("block_table: found {} requests, wanted 0 or more", shape.requests));
+    bad(text::format("paged keys: found page size {}, wanted a power of two in 1..256", shape.page_size));
+  if (shape.pages < 0) bad(text::format("paged keys: found {} pages, wanted 0 or more", shape.pages));
+  if (shape.requests < 0) bad(text::format("block_table: found {} requests, wanted 0 or more", shape.requests));
   if (!shape.row_request && shape.rows > 0 && (shape.requests == 0 || shape.rows % shape.requests != 0))
-    bad(fmt::format("rows: found {} rows for {} requests and no row_request, wanted a multiple", shape.rows,
-                    shape.requests));
+    bad(text::format("rows: found {} rows for {} requests and no row_request, wanted a multiple", shape.rows,
+                     shape.requests));
 }
 
 void validate_options(const Options& options, const Shape& shape) {
-  if (options.top_k < 1) usage(fmt::format("top_k: found {}, wanted 1 or more", options.top_k));
-  if (options.always_first < 0) usage(fmt::format("always_first: found {}, wanted 0 or more", options.always_first));
-  if (options.always_last < 0) usage(fmt::format("always_last: found {}, wanted 0 or more", options.always_last));
+  if (options.top_k < 1) usage(text::format("top_k: found {}, wanted 1 or more", options.top_k));
+  if (options.always_first < 0) usage(text::format("always_first: found {}, wanted 0 or more", options.always_first));
+  if (options.always_last < 0) usage(text::format("always_last: found {}, wanted 0 or more", options.always_last));
   if (options.threads < 0 || options.threads > 4096)
-    usage(fmt::format("threads: found {}, wanted 0 (all) to 4096", options.threads));
+    usage(text::format("threads: found {}, wanted 0 (all) to 4096", options.threads));
   if (options.retained_heads < 0 || options.retained_heads > shape.heads)
-    usage(fmt::format("retained heads (r): found {}, wanted 0 (chosen by measurement) to {} (the heads)",
-                      options.retained_heads, shape.heads));
+    usage(text::format("retained heads (r): found {}, wanted 0 (chosen by measurement) to {} (the heads)",
+                       options.retained_heads, shape.heads));
   if (options.index_base == IndexBase::slot) {
     if (!shape.paged) usage("index base: found slot with contiguous keys, wanted paged keys");
     if (shape.pages >= kIndexLimit / shape.page_size)
-      bad(fmt::format("paged keys: found {} pages of {} keys, wanted fewer than 2^31 slots for index base slot",
-                      shape.pages, shape.page_size));
+      bad(text::format("paged keys: found {} pages of {} keys, wanted fewer than 2^31 slots for index base slot",
+                       shape.pages, shape.page_size));
   }
   if (options.shard) {
     const Shard& shard = *options.shard;
     if (shard.total_keys < 0 || shard.total_keys >= kIndexLimit)
-      bad(fmt::format("shard: found {} keys in the whole sequence, wanted 0..2^31-1", shard.total_keys));
+      bad(text::format("shard: found {} keys in the whole sequence, wanted 0..2^31-1", shard.total_keys));
     if (shard.first_key < 0 || shard.first_key > shard.total_keys - shape.keys)
-      bad(fmt::format("shard: found {} keys from key {} on, wanted a part of the sequence's {} keys", shape.keys,
-                      shard.first_key, shard.total_keys));
+      bad(text::format("shard: found {} keys from key {} on, wanted a part of the sequence's {} keys", shape.keys,
+                       shard.first_key, shard.total_keys));
   }
 }
 
 void validate_problem(const Problem& problem, const Shape& shape, const Options& options) {
   if (const Shape found = shape_of(problem); found != shape)
-    bad(fmt::format(
+    bad(text::format(
         "problem: found {} rows, {} heads, head dimension {}, {} keys{}, wanted the plan's {} rows, {} heads, head "
         "dimension {}, {} keys{} (and the same paging and device)",
         found.rows, found.heads, found.head_dim, found.keys, found.paged ? " (paged)" : "", shape.rows, shape.heads,
@@ -164,8 +164,8 @@ void validate_problem(const Problem& problem, const Shape& shape, const Options&
   if (!(paged.device == shape.device)) bad("paged keys: lie on another device than the plan's");
   const std::int64_t page_bytes = std::int64_t{paged.page_size} * (shape.head_dim + 4);
   if (paged.page_stride < page_bytes || paged.page_stride % 4 != 0)
-    bad(fmt::format("paged keys: found a page stride of {} bytes, wanted a multiple of 4, {} or more",
-                    paged.page_stride, page_bytes));
+    bad(text::format("paged keys: found a page stride of {} bytes, wanted a multiple of 4, {} or more",
+                     paged.page_stride, page_bytes));
   if (reinterpret_cast<std::uintptr_t>(paged.cache) % alignof(float) != 0)
     bad("paged keys: found a cache address that is not a multiple of 4");
   if (paged.cache == nullptr && paged.pages > 0) bad("paged keys: found no data (null pointer)");
@@ -175,7 +175,7 @@ void validate_problem(const Problem& problem, const Shape& shape, const Options&
     check_view("row_request", problem.row_request, {shape.rows}, shape.device, false);
     for (std::int64_t t = 0; readable && t < shape.rows; ++t)
       if (const std::int32_t request = *problem.row_request.at(t); request < 0 || request >= shape.requests)
-        bad(fmt::format("row_request: row {}: found request {}, wanted 0..{}", t, request, shape.requests - 1));
+        bad(text::format("row_request: row {}: found request {}, wanted 0..{}", t, request, shape.requests - 1));
   }
   if (readable) check_visible_pages(paged, problem, shape, options);
 }

@@ -3,7 +3,6 @@
 // its keys.
 #include "contract/backend.hpp"
 
-#include <fmt/format.h>
 #include <tbb/global_control.h>
 #include <tbb/info.h>
 #include <tbb/parallel_for.h>
@@ -16,6 +15,7 @@
 #include <numeric>
 #include <optional>
 
+#include "contract/text.hpp"
 #include "contract/write_row.hpp"
 #include "cpu/dispatch.hpp"
 #include "cpu/float_environment.hpp"
@@ -78,9 +78,9 @@ void plan_cpu(PlanState& state) {
       static_cast<std::size_t>(plan.layout.slots) * (sizeof(SlotMemory) + sizeof(Stats) + 2 * Arena::kAlignment);
   state.carry_bytes = SeedCarry::bytes(state.shape, plan.seed_capacity);
   state.why =
-      fmt::format("cpu, {}; {}, {}; {} thread{}, {}", state.backend_asked ? "asked for" : "automatic",
-                  name(state.options.isa), choice.by, state.options.threads, state.options.threads == 1 ? "" : "s",
-                  plan.layout.slots > 1 ? "a tile of rows each" : "one tile of rows at a time");
+      text::format("cpu, {}; {}, {}; {} thread{}, {}", state.backend_asked ? "asked for" : "automatic",
+                   name(state.options.isa), choice.by, state.options.threads, state.options.threads == 1 ? "" : "s",
+                   plan.layout.slots > 1 ? "a tile of rows each" : "one tile of rows at a time");
 }
 
 class Run {

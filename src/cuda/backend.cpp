@@ -3,13 +3,13 @@
 
 #include <cuda.h>
 #include <cuda_runtime.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstdint>
 
 #include "contract/row.hpp"
+#include "contract/text.hpp"
 #include "cuda/layout.hpp"
 #include "cuda/merge.cuh"
 #include "cuda/params.hpp"
@@ -32,15 +32,15 @@ Hardware look() {
   int devices = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&devices); status != cudaSuccess || devices == 0) {
     found.why =
-        fmt::format("built for sm_90a with CUDA {}.{}; no GPU here ({})", CUDART_VERSION / 1000,
-                    CUDART_VERSION % 1000 / 10, status != cudaSuccess ? cudaGetErrorString(status) : "no device");
+        text::format("built for sm_90a with CUDA {}.{}; no GPU here ({})", CUDART_VERSION / 1000,
+                     CUDART_VERSION % 1000 / 10, status != cudaSuccess ? cudaGetErrorString(status) : "no device");
     return found;
   }
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, 0), "device properties");
   if (properties.major != 9 || properties.minor != 0) {
-    found.why = fmt::format("built for sm_90a; device 0 is {} (compute capability {}.{}), wanted a Hopper GPU (9.0)",
-                            properties.name, properties.major, properties.minor);
+    found.why = text::format("built for sm_90a; device 0 is {} (compute capability {}.{}), wanted a Hopper GPU (9.0)",
+                             properties.name, properties.major, properties.minor);
     return found;
   }
   void* entry = nullptr;
@@ -54,8 +54,8 @@ Hardware look() {
   found.encode = reinterpret_cast<decltype(found.encode)>(entry);
   found.usable = true;
   found.multiprocessors = properties.multiProcessorCount;
-  found.why = fmt::format("sm_90a, CUDA {}.{}, on {} ({} SMs)", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10,
-                          properties.name, properties.multiProcessorCount);
+  found.why = text::format("sm_90a, CUDA {}.{}, on {} ({} SMs)", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10,
+                           properties.name, properties.multiProcessorCount);
   return found;
 }
 
@@ -120,7 +120,7 @@ CUtensorMap encode_map(const Params& p, std::int64_t box_rows) {
                                             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
-    throw Error(ErrorKind::internal, fmt::format("tensor map: error {}", static_cast<int>(result)));
+    throw Error(ErrorKind::internal, text::format("tensor map: error {}", static_cast<int>(result)));
   return map;
 }
 
@@ -261,8 +261,8 @@ void plan_cuda(PlanState& state) {
   const bool staged = state.shape.device.kind == DeviceKind::cpu;
   state.workspace_bytes = staged ? 0 : layout.bytes;
   state.why =
-      fmt::format("cuda: {}; {} rows a block, keys in {} piece{}{}", hardware().why, layout.kernel.rows, layout.chunks,
-                  layout.chunks == 1 ? "" : "s", staged ? "; host tensors are copied to the device and back" : "");
+      text::format("cuda: {}; {} rows a block, keys in {} piece{}{}", hardware().why, layout.kernel.rows, layout.chunks,
+                   layout.chunks == 1 ? "" : "s", staged ? "; host tensors are copied to the device and back" : "");
 }
 
 void count_rows(const PlanState& state, const Problem& problem, Stats& stats) {
@@ -344,11 +344,11 @@ const std::string& cuda_why() noexcept { return hardware().why; }
 
 std::string cuda_refuses(const Shape& shape, const Options& options) {
   if (options.model != ScoreModel::sm90)
-    return fmt::format("found score model {}, wanted sm90 (the one the tensor cores compute)", name(options.model));
-  if (options.top_k > kMaxTopK) return fmt::format("found top_k {}, wanted at most {}", options.top_k, kMaxTopK);
+    return text::format("found score model {}, wanted sm90 (the one the tensor cores compute)", name(options.model));
+  if (options.top_k > kMaxTopK) return text::format("found top_k {}, wanted at most {}", options.top_k, kMaxTopK);
   if (options.path == Path::dosa) return "found path dosa, wanted dense or auto";
   if (shape.rows >= (std::int64_t{1} << 31) - 64)
-    return fmt::format("found {} rows, wanted fewer than 2^31", shape.rows);
+    return text::format("found {} rows, wanted fewer than 2^31", shape.rows);
   return "";
 }
 

@@ -1,13 +1,13 @@
 #include "cuda/staging.hpp"
 
-#include <fmt/format.h>
-
 #include <type_traits>
+
+#include "contract/text.hpp"
 
 namespace dosa::cuda {
 
 void check(cudaError_t status, const char* what) {
-  if (status != cudaSuccess) throw Error(ErrorKind::internal, fmt::format("{}: {}", what, cudaGetErrorString(status)));
+  if (status != cudaSuccess) throw Error(ErrorKind::internal, text::format("{}: {}", what, cudaGetErrorString(status)));
 }
 
 Staging::~Staging() {

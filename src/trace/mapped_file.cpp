@@ -1,7 +1,6 @@
 #include "trace/mapped_file.hpp"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 #include <cstdint>
 #include <system_error>
 
+#include "contract/text.hpp"
 #include "dosa/types.hpp"
 
 namespace dosa {
@@ -31,7 +31,7 @@ class Descriptor {
 
 [[noreturn]] void refuse(const std::filesystem::path& path, const char* action) {
   throw Error(ErrorKind::io,
-              fmt::format("{}: cannot {}: {}", path.string(), action, std::generic_category().message(errno)));
+              text::format("{}: cannot {}: {}", path.string(), action, std::generic_category().message(errno)));
 }
 
 }  // namespace
@@ -43,7 +43,7 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& 
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) refuse(path, "inspect");
   if (!S_ISREG(status.st_mode)) {
-    throw Error(ErrorKind::io, fmt::format("{}: not a regular file (trace files are memory-mapped)", path.string()));
+    throw Error(ErrorKind::io, text::format("{}: not a regular file (trace files are memory-mapped)", path.string()));
   }
   const auto size = static_cast<std::size_t>(status.st_size);
   void* data = nullptr;

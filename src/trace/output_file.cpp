@@ -1,7 +1,6 @@
 #include "trace/output_file.hpp"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <cstdint>
 #include <system_error>
 
+#include "contract/text.hpp"
 #include "dosa/types.hpp"
 
 namespace dosa {
@@ -16,7 +16,7 @@ namespace {
 
 [[noreturn]] void refuse(const std::filesystem::path& path, const char* action) {
   throw Error(ErrorKind::io,
-              fmt::format("{}: cannot {}: {}", path.string(), action, std::generic_category().message(errno)));
+              text::format("{}: cannot {}: {}", path.string(), action, std::generic_category().message(errno)));
 }
 
 }  // namespace
@@ -41,7 +41,7 @@ OutputFile::OutputFile(const std::filesystem::path& path) : asked_(path), target
   if (std::filesystem::exists(status) && ::access(target_.c_str(), W_OK) != 0) refuse(asked_, "write");
   for (int attempt = 0; fd_ < 0; ++attempt) {
     temporary_ = target_;
-    temporary_ += fmt::format(".tmp-{}-{}", ::getpid(), attempt);
+    temporary_ += text::format(".tmp-{}-{}", ::getpid(), attempt);
     fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd_ < 0 && (errno != EEXIST || attempt == 100)) {
       temporary_.clear();

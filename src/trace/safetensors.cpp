@@ -1,6 +1,5 @@
 #include "trace/safetensors.hpp"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <new>
 #include <nlohmann/json.hpp>
 
+#include "contract/text.hpp"
 #include "dosa/types.hpp"
 #include "trace/mapped_file.hpp"
 #include "trace/safetensors_header.hpp"
@@ -22,7 +22,7 @@ constexpr std::size_t kLengthBytes = 8;
 constexpr std::size_t kDataAlignment = 64;
 
 [[noreturn]] void refuse(const std::string& file, const std::string& what) {
-  throw Error(ErrorKind::bad_input, fmt::format("{}: {}", file, what));
+  throw Error(ErrorKind::bad_input, text::format("{}: {}", file, what));
 }
 
 std::string shorten(const std::string& text) { return text.size() <= 80 ? text : text.substr(0, 77) + "..."; }
@@ -31,23 +31,24 @@ void check_range(const HeaderTensor& tensor, std::uint64_t data_bytes, const std
   const std::string name = shorten(tensor.name);
   if (tensor.begin > tensor.end) {
     refuse(file,
-           fmt::format("tensor \"{}\": data_offsets [{}, {}] begin after they end", name, tensor.begin, tensor.end));
+           text::format("tensor \"{}\": data_offsets [{}, {}] begin after they end", name, tensor.begin, tensor.end));
   }
   if (tensor.end > data_bytes) {
-    refuse(file, fmt::format("tensor \"{}\": data_offsets [{}, {}] end past the file's {} data bytes (truncated file?)",
-                             name, tensor.begin, tensor.end, data_bytes));
+    refuse(file,
+           text::format("tensor \"{}\": data_offsets [{}, {}] end past the file's {} data bytes (truncated file?)",
+                        name, tensor.begin, tensor.end, data_bytes));
   }
   const unsigned bits = element_bits(tensor.dtype);
   if (bits == 0) return;  // a dtype of the future: whoever asks for this tensor will refuse it
   std::uint64_t bytes = 0;
   if (!tensor_bytes(tensor.shape, bits, bytes)) {
-    refuse(file, fmt::format("tensor \"{}\": {} {} has no size in bytes (it overflows or ends inside a byte)", name,
-                             tensor.dtype, fmt::format("[{}]", fmt::join(tensor.shape, ","))));
+    refuse(file, text::format("tensor \"{}\": {} {} has no size in bytes (it overflows or ends inside a byte)", name,
+                              tensor.dtype, text::format("[{}]", fmt::join(tensor.shape, ","))));
   }
   if (bytes != tensor.end - tensor.begin) {
-    refuse(file, fmt::format("tensor \"{}\": found {} bytes at data_offsets [{}, {}], wanted {} for {} [{}]", name,
-                             tensor.end - tensor.begin, tensor.begin, tensor.end, bytes, tensor.dtype,
-                             fmt::join(tensor.shape, ",")));
+    refuse(file, text::format("tensor \"{}\": found {} bytes at data_offsets [{}, {}], wanted {} for {} [{}]", name,
+                              tensor.end - tensor.begin, tensor.begin, tensor.end, bytes, tensor.dtype,
+                              fmt::join(tensor.shape, ",")));
   }
 }
 
@@ -62,37 +63,37 @@ void check_cover(const std::vector<HeaderTensor>& tensors, std::uint64_t data_by
   const HeaderTensor* previous = nullptr;
   for (const auto* tensor : order) {
     if (tensor->begin < reached) {
-      refuse(file, fmt::format("tensors \"{}\" and \"{}\" overlap: data_offsets [{}, {}] and [{}, {}]",
-                               shorten(previous->name), shorten(tensor->name), previous->begin, previous->end,
-                               tensor->begin, tensor->end));
+      refuse(file, text::format("tensors \"{}\" and \"{}\" overlap: data_offsets [{}, {}] and [{}, {}]",
+                                shorten(previous->name), shorten(tensor->name), previous->begin, previous->end,
+                                tensor->begin, tensor->end));
     }
     if (tensor->begin > reached) {
-      refuse(file, fmt::format("data bytes {} to {} belong to no tensor (before \"{}\"); safetensors allows no holes",
-                               reached, tensor->begin, shorten(tensor->name)));
+      refuse(file, text::format("data bytes {} to {} belong to no tensor (before \"{}\"); safetensors allows no holes",
+                                reached, tensor->begin, shorten(tensor->name)));
     }
     reached = tensor->end;
     previous = tensor;
   }
   if (reached != data_bytes) {
-    refuse(file, fmt::format("found {} data bytes, wanted the {} that the header describes", data_bytes, reached));
+    refuse(file, text::format("found {} data bytes, wanted the {} that the header describes", data_bytes, reached));
   }
 }
 
 std::string describe_wanted(std::string_view dtype, std::span<const Axis> axes) {
   std::string shape, sizes;
   for (const Axis& axis : axes) {
-    shape += fmt::format("{}{}", shape.empty() ? "" : ",", axis.name);
+    shape += text::format("{}{}", shape.empty() ? "" : ",", axis.name);
     if (axis.size >= 0 && !(axis.name[0] >= '0' && axis.name[0] <= '9')) {
-      sizes += fmt::format("{}{} = {}", sizes.empty() ? " with " : ", ", axis.name, axis.size);
+      sizes += text::format("{}{} = {}", sizes.empty() ? " with " : ", ", axis.name, axis.size);
     }
   }
-  return fmt::format("{} [{}]{}", dtype, shape, sizes);
+  return text::format("{} [{}]{}", dtype, shape, sizes);
 }
 
 }  // namespace
 
 std::string describe(const Tensor& tensor) {
-  return fmt::format("{} [{}]", shorten(tensor.dtype), fmt::join(tensor.shape, ","));
+  return text::format("{} [{}]", shorten(tensor.dtype), fmt::join(tensor.shape, ","));
 }
 
 File File::open(const std::filesystem::path& path) {
@@ -105,18 +106,18 @@ File File::open(const std::filesystem::path& path) {
 File File::from_bytes(std::span<const std::byte> bytes, const std::string& name) {
   if (bytes.size() < kLengthBytes) {
     refuse(name,
-           fmt::format("found {} bytes, wanted a safetensors file (at least 8 bytes of header length)", bytes.size()));
+           text::format("found {} bytes, wanted a safetensors file (at least 8 bytes of header length)", bytes.size()));
   }
   std::uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, bytes.data(), kLengthBytes);
   const std::uint64_t rest = bytes.size() - kLengthBytes;
   if (header_bytes > kMaxHeaderBytes) {
-    refuse(name, fmt::format("header length: found {} bytes, wanted at most {} (not a safetensors file?)", header_bytes,
-                             kMaxHeaderBytes));
+    refuse(name, text::format("header length: found {} bytes, wanted at most {} (not a safetensors file?)",
+                              header_bytes, kMaxHeaderBytes));
   }
   if (header_bytes > rest) {
     refuse(name,
-           fmt::format("header length: found {} bytes, but only {} follow (truncated file?)", header_bytes, rest));
+           text::format("header length: found {} bytes, but only {} follow (truncated file?)", header_bytes, rest));
   }
   const auto* text = reinterpret_cast<const char*>(bytes.data() + kLengthBytes);
   Header header = parse_header({text, static_cast<std::size_t>(header_bytes)}, name);
@@ -153,16 +154,16 @@ const Tensor& File::require(std::string_view tensor, std::string_view dtype, std
         names += ", ...";
         break;
       }
-      names += fmt::format("{}{}", names.empty() ? "" : ", ", shorten(other.name));
+      names += text::format("{}{}", names.empty() ? "" : ", ", shorten(other.name));
     }
-    refuse(name_, fmt::format("tensor \"{}\": missing, wanted {}; the file holds: {}", tensor,
-                              describe_wanted(dtype, axes), names.empty() ? "nothing" : names));
+    refuse(name_, text::format("tensor \"{}\": missing, wanted {}; the file holds: {}", tensor,
+                               describe_wanted(dtype, axes), names.empty() ? "nothing" : names));
   }
   bool fits = found->dtype == dtype && found->shape.size() == axes.size();
   for (std::size_t i = 0; fits && i < axes.size(); ++i) fits = axes[i].size < 0 || found->shape[i] == axes[i].size;
   if (!fits) {
     refuse(name_,
-           fmt::format("tensor \"{}\": found {}, wanted {}", tensor, describe(*found), describe_wanted(dtype, axes)));
+           text::format("tensor \"{}\": found {}, wanted {}", tensor, describe(*found), describe_wanted(dtype, axes)));
   }
   return *found;
 }
@@ -192,8 +193,8 @@ Writer::Writer(const std::filesystem::path& path, std::vector<Spec> specs,
     const unsigned bits = element_bits(spec.dtype);
     const bool negative = std::any_of(spec.shape.begin(), spec.shape.end(), [](std::int64_t size) { return size < 0; });
     if (bits == 0 || negative || !tensor_bytes(shape, bits, bytes) || wanted_ + bytes < wanted_) {
-      throw Error(ErrorKind::internal, fmt::format("{}: cannot write tensor \"{}\" as {} [{}]", path.string(),
-                                                   spec.name, spec.dtype, fmt::join(spec.shape, ",")));
+      throw Error(ErrorKind::internal, text::format("{}: cannot write tensor \"{}\" as {} [{}]", path.string(),
+                                                    spec.name, spec.dtype, fmt::join(spec.shape, ",")));
     }
     header[spec.name] = {{"dtype", spec.dtype}, {"shape", spec.shape}, {"data_offsets", {wanted_, wanted_ + bytes}}};
     wanted_ += bytes;
@@ -214,7 +215,7 @@ void Writer::append_bytes(std::span<const std::byte> bytes) {
 
 void Writer::commit() {
   if (written_ != wanted_) {
-    throw Error(ErrorKind::internal, fmt::format("wrote {} tensor bytes, promised {}", written_, wanted_));
+    throw Error(ErrorKind::internal, text::format("wrote {} tensor bytes, promised {}", written_, wanted_));
   }
   file_.commit();
 }

@@ -1,6 +1,5 @@
 #include "trace/safetensors_header.hpp"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <array>
@@ -8,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "contract/text.hpp"
 #include "dosa/types.hpp"
 
 namespace dosa::safetensors {
@@ -27,18 +27,18 @@ class HeaderReader final : public nlohmann::json_sax<json> {
   bool null() override { return scalar("null"); }
   bool boolean(bool) override { return scalar("a boolean"); }
   bool number_integer(number_integer_t value) override {
-    return number_in_list() ? refuse(fmt::format("found {}, wanted a size that is not negative", value))
+    return number_in_list() ? refuse(text::format("found {}, wanted a size that is not negative", value))
                             : scalar("a number");
   }
   bool number_unsigned(number_unsigned_t value) override {
     if (!number_in_list()) return scalar("a number");
     if (value > static_cast<std::uint64_t>(INT64_MAX)) {
-      return refuse(fmt::format("found {}, wanted a size below 2^63", value));
+      return refuse(text::format("found {}, wanted a size below 2^63", value));
     }
     return take(value);
   }
   bool number_float(number_float_t, const string_t& text) override {
-    return number_in_list() ? refuse(fmt::format("found {}, wanted an integer below 2^63", text.substr(0, 40)))
+    return number_in_list() ? refuse(text::format("found {}, wanted an integer below 2^63", text.substr(0, 40)))
                             : scalar("a number");
   }
   bool string(string_t& value) override {
@@ -77,8 +77,8 @@ class HeaderReader final : public nlohmann::json_sax<json> {
     if (state_ == State::ignored) return true;
     auto& names = state_ == State::top ? top_names_ : field_names_;
     if (!names.insert(value).second) {
-      if (state_ == State::top) return fail(fmt::format("tensor \"{}\" is named twice", shorten(value)));
-      return refuse(fmt::format("\"{}\" is given twice", shorten(value)));
+      if (state_ == State::top) return fail(text::format("tensor \"{}\" is named twice", shorten(value)));
+      return refuse(text::format("\"{}\" is given twice", shorten(value)));
     }
     key_ = std::move(value);
     return true;
@@ -116,7 +116,7 @@ class HeaderReader final : public nlohmann::json_sax<json> {
   }
   bool parse_error(std::size_t position, const std::string&, const json::exception& error) override {
     // The library's message repeats the text it stumbled over: any length, any bytes. The place is enough.
-    return fail(fmt::format("header is not valid JSON at byte {} (nlohmann error {})", position, error.id));
+    return fail(text::format("header is not valid JSON at byte {} (nlohmann error {})", position, error.id));
   }
 
  private:
@@ -124,18 +124,18 @@ class HeaderReader final : public nlohmann::json_sax<json> {
 
   static std::string shorten(const std::string& text) { return text.size() <= 80 ? text : text.substr(0, 77) + "..."; }
   [[noreturn]] bool fail(const std::string& what) const {
-    throw Error(ErrorKind::bad_input, fmt::format("{}: {}", file_, what));
+    throw Error(ErrorKind::bad_input, text::format("{}: {}", file_, what));
   }
   [[noreturn]] bool refuse(const std::string& what) const {
     switch (state_) {
       case State::metadata:
-        fail(fmt::format("__metadata__: {}", what));
+        fail(text::format("__metadata__: {}", what));
       case State::shape:
-        fail(fmt::format("tensor \"{}\": shape: {}", shorten(tensor_.name), what));
+        fail(text::format("tensor \"{}\": shape: {}", shorten(tensor_.name), what));
       case State::offsets:
-        fail(fmt::format("tensor \"{}\": data_offsets: {}", shorten(tensor_.name), what));
+        fail(text::format("tensor \"{}\": data_offsets: {}", shorten(tensor_.name), what));
       case State::tensor:
-        fail(fmt::format("tensor \"{}\": {}", shorten(tensor_.name), what));
+        fail(text::format("tensor \"{}\": {}", shorten(tensor_.name), what));
       default:
         fail(what);
     }
@@ -145,7 +145,7 @@ class HeaderReader final : public nlohmann::json_sax<json> {
   bool take(std::uint64_t value) {
     auto& list = state_ == State::shape ? tensor_.shape : offsets_;
     const std::size_t most = state_ == State::shape ? kMaxRank : 2;
-    if (list.size() == most) refuse(fmt::format("found more than {} numbers", most));
+    if (list.size() == most) refuse(text::format("found more than {} numbers", most));
     list.push_back(value);
     return true;
   }
@@ -156,19 +156,19 @@ class HeaderReader final : public nlohmann::json_sax<json> {
       case State::ignored:
         return true;
       case State::outside:
-        fail(fmt::format("header: found {}, wanted a JSON object", found));
+        fail(text::format("header: found {}, wanted a JSON object", found));
       case State::top:
-        fail(fmt::format("\"{}\": found {}, wanted an object", shorten(key_), found));
+        fail(text::format("\"{}\": found {}, wanted an object", shorten(key_), found));
       case State::metadata:
-        refuse(fmt::format("\"{}\": found {}, wanted a string", shorten(key_), found));
+        refuse(text::format("\"{}\": found {}, wanted a string", shorten(key_), found));
       case State::shape:
       case State::offsets:
-        refuse(fmt::format("found {}, wanted a number", found));
+        refuse(text::format("found {}, wanted a number", found));
       case State::tensor:
         break;
     }
-    if (key_ == "dtype") refuse(fmt::format("dtype: found {}, wanted a string", found));
-    if (key_ == "shape" || key_ == "data_offsets") refuse(fmt::format("{}: found {}, wanted an array", key_, found));
+    if (key_ == "dtype") refuse(text::format("dtype: found {}, wanted a string", found));
+    if (key_ == "shape" || key_ == "data_offsets") refuse(text::format("{}: found {}, wanted an array", key_, found));
     return true;
   }
   bool open_nested(const char* found) {
@@ -177,7 +177,7 @@ class HeaderReader final : public nlohmann::json_sax<json> {
       state_ = State::ignored;
       ignored_depth_ = 0;
     }
-    if (++ignored_depth_ > kMaxIgnoredDepth) fail(fmt::format("header nests deeper than {} levels", kMaxIgnoredDepth));
+    if (++ignored_depth_ > kMaxIgnoredDepth) fail(text::format("header nests deeper than {} levels", kMaxIgnoredDepth));
     return true;
   }
   bool close_nested() {
@@ -188,12 +188,12 @@ class HeaderReader final : public nlohmann::json_sax<json> {
   bool finish_tensor() {
     for (const char* field : {"dtype", "shape", "data_offsets"}) {
       if (!field_names_.contains(field)) {
-        fail(fmt::format("tensor \"{}\": {} is missing", shorten(tensor_.name), field));
+        fail(text::format("tensor \"{}\": {} is missing", shorten(tensor_.name), field));
       }
     }
     if (offsets_.size() != 2) {
-      fail(fmt::format("tensor \"{}\": data_offsets: found {} numbers, wanted [begin, end]", shorten(tensor_.name),
-                       offsets_.size()));
+      fail(text::format("tensor \"{}\": data_offsets: found {} numbers, wanted [begin, end]", shorten(tensor_.name),
+                        offsets_.size()));
     }
     tensor_.begin = offsets_[0];
     tensor_.end = offsets_[1];
@@ -219,11 +219,11 @@ Header parse_header(std::string_view text, const std::string& file) {
   if (text.empty() || text.front() != '{') {
     throw Error(
         ErrorKind::bad_input,
-        fmt::format("{}: header: found {}, wanted a JSON object that begins with '{{'", file,
-                    text.empty() ? "nothing" : fmt::format("byte 0x{:02x}", static_cast<unsigned char>(text[0]))));
+        text::format("{}: header: found {}, wanted a JSON object that begins with '{{'", file,
+                     text.empty() ? "nothing" : text::format("byte 0x{:02x}", static_cast<unsigned char>(text[0]))));
   }
   if (const auto nul = text.find('\0'); nul != std::string_view::npos) {
-    throw Error(ErrorKind::bad_input, fmt::format("{}: header holds a NUL byte at byte {}", file, nul));
+    throw Error(ErrorKind::bad_input, text::format("{}: header holds a NUL byte at byte {}", file, nul));
   }
   Header header;
   HeaderReader reader(header, file);

@@ -1,10 +1,9 @@
 #include "dosa/trace.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 
+#include "contract/text.hpp"
 #include "dosa/types.hpp"
 #include "trace/safetensors.hpp"
 
@@ -14,7 +13,7 @@ namespace {
 constexpr std::int64_t kMaxKeys = std::int64_t{1} << 31;
 
 [[noreturn]] void refuse(const std::string& file, const std::string& what) {
-  throw Error(ErrorKind::bad_input, fmt::format("{}: {}", file, what));
+  throw Error(ErrorKind::bad_input, text::format("{}: {}", file, what));
 }
 
 /// Sizes come from q and k; the other tensors must agree with them.
@@ -22,16 +21,17 @@ Problem read_problem(const safetensors::File& file, std::vector<std::shared_ptr<
   const auto& q = file.require("q", "F8_E4M3", {{"Q"}, {"H"}, {"D"}});
   const std::int64_t rows = q.shape[0], heads = q.shape[1], head_dim = q.shape[2];
   if (heads < 1 || heads > 128) {
-    refuse(file.name(), fmt::format("tensor \"q\": found {}, wanted F8_E4M3 [Q,H,D] with H in 1..128", describe(q)));
+    refuse(file.name(), text::format("tensor \"q\": found {}, wanted F8_E4M3 [Q,H,D] with H in 1..128", describe(q)));
   }
   if (head_dim < 32 || head_dim > 256 || head_dim % 32 != 0) {
-    refuse(file.name(), fmt::format("tensor \"q\": found {}, wanted F8_E4M3 [Q,H,D] with D a multiple of 32 in 32..256",
-                                    describe(q)));
+    refuse(
+        file.name(),
+        text::format("tensor \"q\": found {}, wanted F8_E4M3 [Q,H,D] with D a multiple of 32 in 32..256", describe(q)));
   }
   const auto& k = file.require("k", "F8_E4M3", {{"N"}, {"D", head_dim}});
   const std::int64_t keys = k.shape[0];
   if (keys >= kMaxKeys) {
-    refuse(file.name(), fmt::format("tensor \"k\": found {}, wanted F8_E4M3 [N,D] with N below 2^31", describe(k)));
+    refuse(file.name(), text::format("tensor \"k\": found {}, wanted F8_E4M3 [N,D] with N below 2^31", describe(k)));
   }
   const auto& k_scale = file.require("k_scale", "F32", {{"N", keys}});
   const auto& weights = file.require("weights", "F32", {{"Q", rows}, {"H", heads}});
@@ -92,7 +92,7 @@ Trace Trace::rows(std::span<const std::int64_t> rows) const {
   for (const std::int64_t row : rows) {
     if (row < 0 || row >= available) {
       throw Error(ErrorKind::usage,
-                  fmt::format("{}: row {} was asked for, wanted 0 <= row < {}", name_, row, available));
+                  text::format("{}: row {} was asked for, wanted 0 <= row < {}", name_, row, available));
     }
   }
   Trace trace;

@@ -1,5 +1,4 @@
-#include <fmt/format.h>
-
+#include "contract/text.hpp"
 #include "dosa/trace.hpp"
 #include "dosa/types.hpp"
 #include "trace/safetensors.hpp"
@@ -38,14 +37,14 @@ void write_trace(const std::filesystem::path& path, const Problem& problem,
   if (keys == nullptr) {
     throw Error(
         ErrorKind::bad_input,
-        fmt::format("{}: found paged keys, wanted contiguous keys (a trace file holds no pages)", path.string()));
+        text::format("{}: found paged keys, wanted contiguous keys (a trace file holds no pages)", path.string()));
   }
   const std::int64_t rows = problem.q.shape[0], heads = problem.q.shape[1], head_dim = problem.q.shape[2];
   const std::int64_t n = keys->codes.shape[0];
   if (problem.weights.shape != std::array{rows, heads} || keys->codes.shape[1] != head_dim ||
       keys->scales.shape[0] != n || problem.ks.shape[0] != rows || problem.ke.shape[0] != rows) {
     throw Error(ErrorKind::bad_input,
-                fmt::format("{}: the tensors of the problem disagree about Q, H, D or N", path.string()));
+                text::format("{}: the tensors of the problem disagree about Q, H, D or N", path.string()));
   }
   // Four-byte tensors first: they stay aligned in the file whatever the sizes of the code tensors.
   safetensors::Writer writer(path,

@@ -1,5 +1,4 @@
-#include <fmt/format.h>
-
+#include "contract/text.hpp"
 #include "dosa/types.hpp"
 #include "workloads/builder.hpp"
 
@@ -24,14 +23,14 @@ const Entry& find(std::string_view name) {
     names += names.empty() ? "" : ", ";
     names += entry.name;
   }
-  throw Error(ErrorKind::usage, fmt::format("workload: found '{}', wanted one of {}", name, names));
+  throw Error(ErrorKind::usage, text::format("workload: found '{}', wanted one of {}", name, names));
 }
 
 Workload make(const Entry& entry, const Size& size) {
   const auto check = [&](bool good, std::string_view what, std::int64_t found, std::string_view wanted) {
     if (!good)
       throw Error(ErrorKind::usage,
-                  fmt::format("workload {}: {}: found {}, wanted {}", entry.name, what, found, wanted));
+                  text::format("workload {}: {}: found {}, wanted {}", entry.name, what, found, wanted));
   };
   check(size.rows >= 1 && size.rows <= (std::int64_t{1} << 24), "rows", size.rows, "1 to 2^24");
   check(size.keys >= 1 && size.keys < (std::int64_t{1} << 31) - 1, "keys", size.keys, "1 to 2^31 - 2");

@@ -1,10 +1,9 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <set>
 
+#include "contract/text.hpp"
 #include "dosa/merge.hpp"
 #include "fuzz/bodies.hpp"
 #include "fuzz/reader.hpp"
@@ -120,8 +119,8 @@ std::optional<std::string> run(std::span<const std::uint8_t> bytes) {
     merge(partials, TensorView<const std::int32_t, 1>::contiguous(ks.data(), {rows}),
           TensorView<const std::int32_t, 1>::contiguous(ke.data(), {rows}), total, options, selection);
   } catch (const Error& error) {
-    if (honest) return fmt::format("an honest input was refused: {}", error.what());
-    if (error.kind() != ErrorKind::bad_input) return fmt::format("an error of the wrong kind: {}", error.what());
+    if (honest) return text::format("an honest input was refused: {}", error.what());
+    if (error.kind() != ErrorKind::bad_input) return text::format("an error of the wrong kind: {}", error.what());
     // Bad input is refused before anything is written.
     for (const std::int32_t index : found.indices)
       if (index != 77) return "a part of a result was written before the error";

@@ -1,7 +1,6 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "contract/text.hpp"
 #include "dosa/plan.hpp"
 #include "fuzz/bodies.hpp"
 #include "fuzz/reader.hpp"
@@ -143,8 +142,8 @@ std::optional<std::string> run(std::span<const std::uint8_t> bytes) {
     if (asked.scores) selection.scores = TensorView<float, 2>::contiguous(found.scores.data(), {rows, k});
     dosa::run(decided, problem, selection, workspace, carry);
     if (const auto bad = test::difference(wanted, found)) {
-      return fmt::format("{} rows {} keys {} heads {} dim {} seed {}: {}: {}", entry.name, size.rows, size.keys,
-                         size.heads, size.head_dim, size.seed, test::describe(asked), *bad);
+      return text::format("{} rows {} keys {} heads {} dim {} seed {}: {}: {}", entry.name, size.rows, size.keys,
+                          size.heads, size.head_dim, size.seed, test::describe(asked), *bad);
     }
     return std::nullopt;
   };

@@ -1,9 +1,8 @@
-#include <fmt/format.h>
-
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
+#include "contract/text.hpp"
 #include "dosa/plan.hpp"
 #include "dosa/trace.hpp"
 #include "fuzz/bodies.hpp"
@@ -56,7 +55,7 @@ std::optional<std::string> run(std::span<const std::uint8_t> bytes) {
     }
     if (digest(problem) != once) return "the trace changed while it was read";
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::bad_input) return fmt::format("an error of the wrong kind: {}", error.what());
+    if (error.kind() != ErrorKind::bad_input) return text::format("an error of the wrong kind: {}", error.what());
     if (std::strlen(error.what()) == 0) return "an error without words";
   }
   return std::nullopt;

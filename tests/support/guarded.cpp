@@ -1,6 +1,5 @@
 #include "support/guarded.hpp"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -9,6 +8,8 @@
 #include <cstring>
 #include <new>
 #include <utility>
+
+#include "contract/text.hpp"
 
 namespace dosa::test {
 namespace {
@@ -68,8 +69,8 @@ std::optional<std::string> GuardedBuffer::damage() const {
   const auto scan = [&](const std::byte* first, const std::byte* last) -> std::optional<std::string> {
     const std::byte* bad = std::find_if(first, last, [](std::byte b) { return b != kCanary; });
     if (bad == last) return std::nullopt;
-    return fmt::format("byte {} of a buffer of {} bytes was overwritten with {:02x}", bad - data_, size_,
-                       std::to_integer<int>(*bad));
+    return text::format("byte {} of a buffer of {} bytes was overwritten with {:02x}", bad - data_, size_,
+                        std::to_integer<int>(*bad));
   };
   if (auto before = scan(map_ + page_, data_)) return before;
   return scan(data_ + size_, map_ + map_bytes_ - page_);

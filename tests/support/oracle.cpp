@@ -1,13 +1,12 @@
 #include "support/oracle.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
+#include "contract/text.hpp"
 #include "score/score.hpp"
 
 namespace dosa::test {
@@ -145,24 +144,24 @@ Result expected(const Problem& problem, const Options& options) {
 
 std::optional<std::string> difference(const Result& wanted, const Result& found) {
   if (wanted.rows != found.rows || wanted.top_k != found.top_k)
-    return fmt::format("found {} x {}, wanted {} x {}", found.rows, found.top_k, wanted.rows, wanted.top_k);
+    return text::format("found {} x {}, wanted {} x {}", found.rows, found.top_k, wanted.rows, wanted.top_k);
   if (wanted.scores.size() != found.scores.size())
-    return fmt::format("found {} scores, wanted {}", found.scores.size(), wanted.scores.size());
+    return text::format("found {} scores, wanted {}", found.scores.size(), wanted.scores.size());
   for (std::int64_t t = 0; t < wanted.rows; ++t) {
     const auto row = static_cast<std::size_t>(t);
     if (wanted.lengths[row] != found.lengths[row])
-      return fmt::format("row {}: found length {}, wanted {}", t, found.lengths[row], wanted.lengths[row]);
+      return text::format("row {}: found length {}, wanted {}", t, found.lengths[row], wanted.lengths[row]);
     for (std::int64_t j = 0; j < wanted.top_k; ++j) {
       const auto cell = static_cast<std::size_t>(t * wanted.top_k + j);
       if (wanted.indices[cell] != found.indices[cell])
-        return fmt::format("row {} slot {} (length {}): found index {}, wanted {}", t, j, wanted.lengths[row],
-                           found.indices[cell], wanted.indices[cell]);
+        return text::format("row {} slot {} (length {}): found index {}, wanted {}", t, j, wanted.lengths[row],
+                            found.indices[cell], wanted.indices[cell]);
       if (wanted.scores.empty()) continue;
       const auto a = std::bit_cast<std::uint32_t>(wanted.scores[cell]);
       const auto b = std::bit_cast<std::uint32_t>(found.scores[cell]);
       if (a != b)
-        return fmt::format("row {} slot {} index {}: found score {} ({:08x}), wanted {} ({:08x})", t, j,
-                           wanted.indices[cell], found.scores[cell], b, wanted.scores[cell], a);
+        return text::format("row {} slot {} index {}: found score {} ({:08x}), wanted {} ({:08x})", t, j,
+                            wanted.indices[cell], found.scores[cell], b, wanted.scores[cell], a);
     }
   }
   return std::nullopt;
@@ -170,11 +169,11 @@ std::optional<std::string> difference(const Result& wanted, const Result& found)
 
 std::string describe(const Options& options) {
   std::string shard;
-  if (options.shard) shard = fmt::format(" shard {} of {}", options.shard->first_key, options.shard->total_keys);
-  return fmt::format("{} {} {} {} K={} order={} base={} first={} last={} scores={} threads={} r={}{}",
-                     name(options.backend), name(options.isa), name(options.path), name(options.model), options.top_k,
-                     name(options.order), name(options.index_base), options.always_first, options.always_last,
-                     options.scores, options.threads, options.retained_heads, shard);
+  if (options.shard) shard = text::format(" shard {} of {}", options.shard->first_key, options.shard->total_keys);
+  return text::format("{} {} {} {} K={} order={} base={} first={} last={} scores={} threads={} r={}{}",
+                      name(options.backend), name(options.isa), name(options.path), name(options.model), options.top_k,
+                      name(options.order), name(options.index_base), options.always_first, options.always_last,
+                      options.scores, options.threads, options.retained_heads, shard);
 }
 
 }  // namespace dosa::test

@@ -1,6 +1,5 @@
 #include "support/parity.hpp"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "contract/text.hpp"
 #include "cpu/dispatch.hpp"
 #include "support/rows.hpp"
 
@@ -86,8 +86,8 @@ void Parity::run_drawn(const Options& fixed, workloads::Random& random) {
 
   const Result wanted_in_order = expected(problem_, options, table(options.model));
   const Result wanted = reordered ? pick(wanted_in_order, order) : wanted_in_order;
-  const std::string what = fmt::format("{}: {}{} misaligned by {}", what_, describe(options),
-                                       reordered ? " rows reordered" : "", misalignment);
+  const std::string what = text::format("{}: {}{} misaligned by {}", what_, describe(options),
+                                        reordered ? " rows reordered" : "", misalignment);
 
   const auto run_on = [&](const Problem& problem) {
     if (random.chance(0.5)) {
