@@ -57,5 +57,5 @@ if(CMAKE_SCRIPT_MODE_FILE)
   else()
     set(answer "absent ${DOSA_NVCC_ABSENT}")
   endif()
-  execute_process(COMMAND ${CMAKE_COMMAND} -E echo ${answer})  # message() would go to standard error
+  execute_process(COMMAND ${CMAKE_COMMAND} -E echo "${answer}")  # message() would go to standard error
 endif()

@@ -1,4 +1,5 @@
 // Stands in for the CUDA backend in builds without nvcc: asking for it is an error, never a fallback.
+#include "absent_reason.hpp"
 #include "contract/backend.hpp"
 
 namespace dosa::detail {
