@@ -159,7 +159,8 @@ void EngineArguments::add_certificate(CLI::App& command) {
                                                               {"second-aggregate", &Ablation::second_aggregate},
                                                               {"half-linear", &Ablation::half_linear},
                                                               {"seeds", &Ablation::seeds},
-                                                              {"best-first", &Ablation::best_first}};
+                                                              {"best-first", &Ablation::best_first},
+                                                              {"prediction", &Ablation::prediction}};
   auto& ablation = options.ablation;
   command
       .add_option_function<std::vector<std::string>>(

@@ -27,6 +27,7 @@ void add(Stats& total, const Stats& part) {
   total.rows_dense += part.rows_dense;
   total.rows_dosa += part.rows_dosa;
   total.rows_model += part.rows_model;
+  total.rows_rescreened += part.rows_rescreened;
   total.visible += part.visible;
   total.survivors += part.survivors;
   total.exact += part.exact;

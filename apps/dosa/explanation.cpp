@@ -31,11 +31,10 @@ class BoundCapture final : public cpu::RowObserver {
   BoundCapture& operator=(const BoundCapture&) = delete;
   ~BoundCapture() override { cpu::row_observer.store(nullptr, std::memory_order_release); }
 
-  void screened(const cpu::TileContext& tile, const cpu::RowWork& work) override {
+  void screened(const cpu::RowWork& work) override {
     const auto row = static_cast<std::size_t>(batch_ + work.row.row);
     if (work.screen != cpu::Screen::dosa || wanted_[row] == 0) return;
-    const float* upper = work.memory.upper + (work.row.free.first - tile.first_key);
-    bounds_[row].assign(upper, upper + work.row.free.size());
+    bounds_[row].assign(work.memory.upper, work.memory.upper + work.kept);
   }
   [[nodiscard]] bool wanted(std::int64_t row) const { return wanted_[static_cast<std::size_t>(row)] != 0; }
   [[nodiscard]] std::vector<float> take(std::int64_t row) { return std::move(bounds_[static_cast<std::size_t>(row)]); }

@@ -70,6 +70,7 @@ Json options_json(const Options& options) {
   if (!ablation.second_aggregate) without.push_back("second-aggregate");
   if (!ablation.seeds) without.push_back("seeds");
   if (!ablation.best_first) without.push_back("best-first");
+  if (!ablation.prediction) without.push_back("prediction");
   json["without"] = without;
   json["absolute_form"] = ablation.absolute_form;
   return json;
@@ -114,6 +115,9 @@ void describe_stats(const Stats& stats, std::size_t workspace_bytes, const Expla
       table.row("", text::format("{:>6} {}: {}", human_count(static_cast<double>(count)), key.first, key.second));
     reason_json.push_back({{"path", key.first}, {"reason", key.second}, {"rows", count}});
   }
+  if (stats.rows_rescreened != 0)
+    table.row("", fmt::format("{:>6} screened again: the predicted threshold was too high",
+                              human_count(static_cast<double>(stats.rows_rescreened))));
   table.row("survivors",
             text::format("{} of {} visible keys ({})", human_count(static_cast<double>(stats.survivors)),
                          human_count(static_cast<double>(stats.visible)),
@@ -136,6 +140,7 @@ void describe_stats(const Stats& stats, std::size_t workspace_bytes, const Expla
                   {"dosa", stats.rows_dosa},
                   {"dense", stats.rows_dense},
                   {"model", stats.rows_model},
+                  {"rescreened", stats.rows_rescreened},
                   {"why", reason_json}};
   json["visible"] = stats.visible;
   json["survivors"] = stats.survivors;

@@ -51,6 +51,7 @@ struct Ablation {
   bool absolute_form = false;    ///< the absolute-value form (T6) instead of the relu form
   bool seeds = true;             ///< carried and voted seeds; off: best first alone finds the threshold
   bool best_first = true;        ///< score the keys with the largest bounds first (tau rises)
+  bool prediction = true;        ///< the screen keeps keys above a threshold predicted from a sample (T9 d)
 };
 
 struct Options {
@@ -95,12 +96,15 @@ struct RowReport {
   float first_threshold = 0;   ///< tau before best first (-inf when there were no seeds)
   float threshold = 0;         ///< tau that the screen's survivors were taken with
   float last_score = 0;        ///< exact score of the K-th key; NaN where it was not needed
+  float predicted = 0;         ///< bounds below this were not kept by the screen's first pass (-inf: all were kept)
+  bool rescreened = false;     ///< the threshold proved to be lower than `predicted`: the row was screened again
   double dot_products = 0;     ///< 128-wide (D-wide) dot products done, in units of one head and one key
 };
 
 /// Counters of one run; plain sums over rows, the same at every thread count except for timings.
 struct Stats {
   std::int64_t rows = 0, rows_dense = 0, rows_dosa = 0, rows_model = 0;
+  std::int64_t rows_rescreened = 0;  ///< their predicted threshold was too high
   std::int64_t visible = 0, survivors = 0, exact = 0;
   double dot_products = 0;        ///< done
   double dense_dot_products = 0;  ///< visible * H

@@ -179,6 +179,8 @@ nb::dict report_columns(const RunStats& run) {
   columns["first_threshold"] = column([](const RowReport& r) { return nb::cast(r.first_threshold); });
   columns["threshold"] = column([](const RowReport& r) { return nb::cast(r.threshold); });
   columns["last_score"] = column([](const RowReport& r) { return optional_number(static_cast<double>(r.last_score)); });
+  columns["predicted"] = column([](const RowReport& r) { return nb::cast(r.predicted); });
+  columns["rescreened"] = column([](const RowReport& r) { return nb::cast(r.rescreened); });
   columns["dot_products"] = column([](const RowReport& r) { return nb::cast(r.dot_products); });
   return columns;
 }
@@ -318,6 +320,7 @@ NB_MODULE(_core, module) {
       .def_prop_ro("rows_dense", [](const RunStats& s) { return s.stats.rows_dense; })
       .def_prop_ro("rows_dosa", [](const RunStats& s) { return s.stats.rows_dosa; })
       .def_prop_ro("rows_model", [](const RunStats& s) { return s.stats.rows_model; })
+      .def_prop_ro("rows_rescreened", [](const RunStats& s) { return s.stats.rows_rescreened; })
       .def_prop_ro("visible", [](const RunStats& s) { return s.stats.visible; })
       .def_prop_ro("survivors", [](const RunStats& s) { return s.stats.survivors; })
       .def_prop_ro("exact", [](const RunStats& s) { return s.stats.exact; })

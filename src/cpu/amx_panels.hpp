@@ -270,7 +270,6 @@ struct AmxKernels {
       block_products(data + b * rows * item.form->head_dim * 2, rows, panel_.data, chunks_, in_tiles_.buffer,
                      [&](int chunk) { advance(stored, chunk, sums, aggregates_); });
       end(sums);
-      if (b == 0) expect_results(item);
       Buffer* const other = other_than(in_tiles_.buffer);
       stored_ = in_tiles_;
       in_tiles_ = {&item, other, b * rows, rows, share, b == 0, b + 1 == blocks.count};
@@ -290,13 +289,6 @@ struct AmxKernels {
     }
     [[gnu::always_inline]] void end(const Sums& sums) {
       if (stored_.closes) finish(*stored_.item, panel_, sums, aggregates_);
-    }
-
-    /// Bounds go to lines that only a far cache or memory holds: they are asked for while the row's products run.
-    [[gnu::always_inline]] static void expect_results(const ScreenItem& item) {
-      for (int v = 0; v < 4; ++v) Tiles::expect_write(item.upper + 16 * v);
-      if (item.lower == nullptr) return;
-      for (int v = 0; v < 4; ++v) Tiles::expect_write(item.lower + 16 * v);
     }
 
     /// Ends the block that waits in a buffer and empties the accumulators into the other.

@@ -56,8 +56,6 @@ struct Tiles {
   static void store(void* to, std::size_t stride) {
     __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(tile) : "memory");
   }
-  /// A hint; every processor with tiles has the instruction.
-  static void expect_write(const void* to) { __asm__ volatile("prefetchw %0" ::"m"(*static_cast<const char*>(to))); }
   /// accumulator += rows x keys.
   template <int accumulator, int rows, int keys>
   static void multiply_add() {

@@ -166,6 +166,7 @@ void Run::execute() {
     stats_.rows_dense += counters.rows_dense;
     stats_.rows_dosa += counters.rows_dosa;
     stats_.rows_model += counters.rows_model;
+    stats_.rows_rescreened += counters.rows_rescreened;
     stats_.visible += counters.visible;
     stats_.survivors += counters.survivors;
     stats_.exact += counters.exact;
@@ -270,12 +271,18 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
       body(memory(), works[r]);
     });
   };
-  const auto screen = [&](ThreadMemory& thread, std::int64_t first_panel, std::int64_t last_panel) {
-    for (std::int64_t p = first_panel; p < last_panel; ++p) {
-      const std::int64_t first = tile.keys.first + p * kernels.panel_keys;
-      const auto count = static_cast<int>(std::min<std::int64_t>(kernels.panel_keys, tile.keys.last - first));
+  const std::int64_t panels = (tile.keys.size() + kernels.panel_keys - 1) / kernels.panel_keys;
+  const std::int64_t slices = shared ? std::min(panels, layout.most_slices()) : 1;
+  const auto slice_at = [&](std::int64_t number) {
+    return Slice{number, tile.keys.first + number * panels / slices * kernels.panel_keys};
+  };
+  const auto screen = [&](ThreadMemory& thread, std::int64_t number) {
+    const Slice slice = slice_at(number);
+    const std::int64_t last = std::min(slice_at(number + 1).first, tile.keys.last);
+    for (std::int64_t first = slice.first; first < last; first += kernels.panel_keys) {
+      const auto count = static_cast<int>(std::min<std::int64_t>(kernels.panel_keys, last - first));
       kernels.pack(context.keys, nullptr, first, count, context.pack, thread.panel);
-      screen_panel(context, thread.panel, first, works);
+      screen_panel(context, thread, slice, first, works);
     }
   };
 
@@ -284,19 +291,19 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
     return work.screen == Screen::dense || work.screen == Screen::dosa;
   });
   if (any_screen) {
-    const std::int64_t panels = (tile.keys.size() + kernels.panel_keys - 1) / kernels.panel_keys;
     if (!shared) {
-      screen(memory(), 0, panels);
+      screen(memory(), 0);
     } else {
-      const std::int64_t slices = std::min<std::int64_t>(panels, std::int64_t{4} * layout.threads);
-      tbb::parallel_for(std::int64_t{0}, slices, [&](std::int64_t s) {
+      tbb::parallel_for(std::int64_t{0}, slices, [&](std::int64_t number) {
         const FloatEnvironment environment;
-        screen(memory(), s * panels / slices, (s + 1) * panels / slices);
+        screen(memory(), number);
       });
     }
+    for (RowWork& work : works)
+      for (std::int64_t number = 0; number < slices; ++number) join_slice(slice_at(number), work);
   }
   if (RowObserver* const observer = row_observer.load(std::memory_order_acquire))
-    for (const RowWork& work : works) observer->screened(context, work);
+    for (const RowWork& work : works) observer->screened(work);
   for_rows([&](ThreadMemory& thread, RowWork& work) { finish_row(context, thread, scores_needed_, work); });
 
   const bool last_of_request =
@@ -329,6 +336,7 @@ void Run::count_row(const RowWork& work, Stats& counters) {
   (work.screen == Screen::model  ? counters.rows_model
    : work.screen == Screen::dosa ? counters.rows_dosa
                                  : counters.rows_dense) += 1;
+  counters.rows_rescreened += report.rescreened ? 1 : 0;
   counters.visible += report.visible;
   counters.survivors += report.survivors;
   counters.exact += report.exact;

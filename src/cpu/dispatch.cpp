@@ -1,5 +1,7 @@
 #include "cpu/dispatch.hpp"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
 #include <cstring>
 
@@ -177,6 +179,8 @@ std::string offer(Isa isa) {
   }
 }
 
+std::string described(Isa isa, const std::string& by) { return fmt::format("{} ({}): {}", name(isa), by, offer(isa)); }
+
 }  // namespace
 
 Choice choose(Isa asked) {
@@ -195,16 +199,16 @@ Choice choose(Isa asked) {
   if (asked != Isa::automatic) {
     const std::string missing = obstacle(asked);
     if (!missing.empty()) throw Error(ErrorKind::not_available, std::string(name(asked)) + ": " + missing);
-    return {table(asked), std::string(name(asked)) + " (" + by + "): " + offer(asked), by};
+    return {table(asked), described(asked, by), by};
   }
   std::string passed;
   for (const Isa isa : kBestFirst) {
     const std::string missing = obstacle(isa);
     if (missing.empty()) {
       by = "the best available";
-      return {table(isa), std::string(name(isa)) + " (" + by + "): " + offer(isa) + passed, by};
+      return {table(isa), described(isa, by) + passed, by};
     }
-    passed += "; not " + std::string(name(isa)) + ": " + missing;
+    passed.append("; not ").append(name(isa)).append(": ").append(missing);
   }
   throw Error(ErrorKind::internal, "no instruction set is available, not even portable code");
 }

@@ -102,6 +102,13 @@ struct ScreenItem {
   float* upper;  ///< [panel_keys]
 };
 
+/// Keys with their proven bounds, array by array.
+struct Candidates {
+  std::int32_t* key;
+  float* lower;
+  float* upper;
+};
+
 struct Kernels {
   Isa isa;
   int panel_keys;  ///< a multiple of 16, at most 64
@@ -140,6 +147,10 @@ struct Kernels {
   /// + 16.
   std::int64_t (*compress_not_below)(const float* values, std::int64_t count, float threshold, std::int32_t base,
                                      std::int32_t* out);
+  /// Appends to `to` every from[i] with !(from.upper[i] < floor), in order; returns how many, and writes no more.
+  /// from.key null: the key is base + i. from.lower null: to.lower stays as it is. `to` may be `from`.
+  std::int64_t (*keep_not_below)(const Candidates& from, std::int64_t count, float floor, std::int32_t base,
+                                 const Candidates& to);
   Costs costs{};
 };
 

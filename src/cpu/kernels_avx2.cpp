@@ -209,6 +209,21 @@ std::int64_t compress_not_below(const float* values, std::int64_t count, float t
   return found;
 }
 
+/// Few lanes pass: a block of 8 without any costs a comparison, each of the others a scalar copy.
+std::int64_t keep_not_below(const Candidates& from, std::int64_t count, float floor, std::int32_t base,
+                            const Candidates& to) {
+  std::int64_t found = 0;
+  for (std::int64_t i = 0; i < count; i += 8) {
+    for (unsigned mask = not_below(from.upper + i, count - i, floor); mask != 0; mask &= mask - 1) {
+      const std::int64_t at = i + __builtin_ctz(mask);
+      to.key[found] = from.key == nullptr ? base + static_cast<std::int32_t>(at) : from.key[at];
+      if (from.lower != nullptr) to.lower[found] = from.lower[at];
+      to.upper[found++] = from.upper[at];
+    }
+  }
+  return found;
+}
+
 constexpr Kernels kKernels{Isa::avx2,
                            Table::keys,
                            arithmetic,
@@ -225,7 +240,8 @@ constexpr Kernels kKernels{Isa::avx2,
                            avx2::model_row,
                            avx2::model_scores,
                            count_not_below,
-                           compress_not_below};
+                           compress_not_below,
+                           keep_not_below};
 
 }  // namespace
 

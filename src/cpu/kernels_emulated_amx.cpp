@@ -64,7 +64,6 @@ struct EmulatedTiles {
       __builtin_memcpy(static_cast<std::byte*>(to) + static_cast<std::size_t>(r) * stride, state.data[tile][r], 64);
     }
   }
-  static void expect_write(const void*) {}
   template <int accumulator, int rows, int keys>
   static void multiply_add() {
     for (int m = 0; m < rows_of(accumulator); ++m) {
@@ -101,7 +100,8 @@ constexpr Kernels kKernels{Isa::amx,
                            avx512::model_row,
                            avx512::model_scores,
                            count_not_below_512,
-                           compress_not_below_512};
+                           compress_not_below_512,
+                           keep_not_below_512};
 
 }  // namespace
 

@@ -152,6 +152,18 @@ std::int64_t compress_not_below(const float* values, std::int64_t count, float t
   return found;
 }
 
+std::int64_t keep_not_below(const Candidates& from, std::int64_t count, float floor, std::int32_t base,
+                            const Candidates& to) {
+  std::int64_t found = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (from.upper[i] < floor) continue;
+    to.key[found] = from.key == nullptr ? base + static_cast<std::int32_t>(i) : from.key[i];
+    if (from.lower != nullptr) to.lower[found] = from.lower[i];
+    to.upper[found++] = from.upper[i];
+  }
+  return found;
+}
+
 constexpr Kernels kKernels{Isa::portable,
                            Table::keys,
                            arithmetic,
@@ -168,7 +180,8 @@ constexpr Kernels kKernels{Isa::portable,
                            portable::model_row,
                            portable::model_scores,
                            count_not_below,
-                           compress_not_below};
+                           compress_not_below,
+                           keep_not_below};
 
 }  // namespace
 

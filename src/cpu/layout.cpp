@@ -13,7 +13,7 @@ constexpr int kTileRows = 16;
 constexpr std::int64_t kBudgetBase = std::int64_t{64} << 20;
 constexpr std::int64_t kBudgetKey = 32;
 
-std::int64_t slab(const Layout& layout) { return layout.keys + 2 * 64; }  // a panel may reach past the last key
+std::int64_t slab(const Layout& layout) { return layout.keys + 64; }  // compressing stores reach past the last key
 
 }  // namespace
 
@@ -23,6 +23,7 @@ RowMemory cut_row(Arena& arena, const Layout& layout) {
   row.upper = arena.take<float>(slab(layout));
   row.lower = arena.take<float>(slab(layout));
   row.list = arena.take<std::int32_t>(slab(layout));
+  row.kept = arena.take<std::int64_t>(layout.most_slices());
   row.dense_form = arena.take<std::byte>(static_cast<std::int64_t>(kernels.form_bytes(layout.heads, layout.head_dim)));
   row.dosa_form =
       arena.take<std::byte>(static_cast<std::int64_t>(kernels.form_bytes(layout.heads + 4, layout.head_dim)));
@@ -59,6 +60,10 @@ ThreadMemory cut_thread(Arena& arena, const Layout& layout) {
   thread.block_index = arena.take<std::int32_t>(kModelBlock + 16);
   thread.block_scores = arena.take<float>(kModelBlock + 2 * 64);
   thread.kth = arena.take<KthScratch>(1);
+  thread.screen_lower = arena.take<float>(std::int64_t{kScreenRows} * kernels.panel_keys);
+  thread.screen_upper = arena.take<float>(std::int64_t{kScreenRows} * kernels.panel_keys);
+  thread.sample_scores = arena.take<float>(keys);
+  thread.predicted = arena.take<SampledScore>(keys + layout.keys / kPredictionStride);
   return thread;
 }
 

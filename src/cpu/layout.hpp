@@ -10,6 +10,7 @@
 #include "cpu/kernels.hpp"
 #include "dosa/plan.hpp"
 #include "select/kth_largest.hpp"
+#include "select/predicted_threshold.hpp"
 
 namespace dosa::cpu {
 
@@ -18,6 +19,8 @@ namespace dosa::cpu {
 inline constexpr int kRandomSample = 256;
 inline constexpr int kSeedSample = 128;
 inline constexpr int kSampleKeys = kRandomSample + kSeedSample;
+inline constexpr std::int64_t kPredictionStride = 256;  ///< keys that a random one stands for in a long window
+inline constexpr int kScreenRows = 32;                  ///< rows screened in one call of an instruction set
 inline constexpr std::int64_t kModelBlock = 256;  ///< keys scored under the model between two pushes to the selector
 
 struct Layout {
@@ -29,14 +32,18 @@ struct Layout {
   std::int64_t slots_wanted = 0;  ///< min(K, N)
   int heads = 0, head_dim = 0;
   ScoreModel model = ScoreModel::f64;
+
+  /// Parts that the threads of a shared tile cut its keys into, at most.
+  [[nodiscard]] std::int64_t most_slices() const noexcept { return std::int64_t{4} * threads; }
 };
 
-/// Arrays of one row in flight. `upper`, `lower` and `list` are indexed by key minus the tile's first key during the
-/// screen, and compact afterwards.
+/// Arrays of one row in flight. `list`, `lower` and `upper` hold the keys that the screen kept: a run for each slice of
+/// the window during the screen, where the slice's first key has its place, and one run from the start afterwards.
 struct RowMemory {
   float* upper;
   float* lower;
   std::int32_t* list;
+  std::int64_t* kept;  ///< [most_slices]: keys that the screen kept of each slice
   std::byte* dense_form;
   std::byte* dosa_form;
   Entry* entries;  ///< ExactSelector::buffer_entries(slots_wanted)
@@ -63,6 +70,10 @@ struct ThreadMemory {
   std::int32_t* block_index;  ///< kModelBlock + 16
   float* block_scores;        ///< kModelBlock, and one panel of bounds
   KthScratch* kth;
+  float* screen_lower;      ///< [kScreenRows][panel_keys]: bounds of one panel on their way to the rows' lists
+  float* screen_upper;      ///< [kScreenRows][panel_keys]
+  float* sample_scores;     ///< [kSampleKeys]
+  SampledScore* predicted;  ///< kSampleKeys + keys / kPredictionStride
 };
 
 /// Limits the rows in flight so that the workspace stays under 64 MiB + 32 bytes a key + (4 KiB + 32 K bytes) a row in

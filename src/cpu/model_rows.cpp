@@ -21,7 +21,7 @@ Parts parts_of(ScoreModel model, const RowLayout& layout, int heads, int head_di
   parts.vectors = (heads + layout.lanes - 1) / layout.lanes;
   const std::size_t cells = static_cast<std::size_t>(parts.vectors) * static_cast<std::size_t>(layout.lanes) *
                             static_cast<std::size_t>(head_dim);
-  const std::size_t padded_heads = static_cast<std::size_t>((heads + 7) / 8 * 8);
+  const std::size_t padded_heads = (static_cast<std::size_t>(heads) + 7) / 8 * 8;
   const bool f64 = model == ScoreModel::f64;
   parts.weights = rounded(sizeof(std::uint64_t));
   parts.exponents = parts.weights + rounded(padded_heads * (f64 ? sizeof(double) : sizeof(float)));
@@ -90,8 +90,8 @@ void fill_sm90(const RowLayout& layout, const ScoreRow& row, std::byte* base, co
     std::uint8_t* out_exponents = exponents + skip * layout.lanes;
     for (int lane = 0; lane < group * layout.lanes; ++lane) {
       const int h = first * layout.lanes + lane;
-      const std::uint8_t* q = h < row.heads ? row.q + h * row.head_stride : nullptr;
-      const bool live = q != nullptr && !any_nan(q, row.head_dim);
+      const std::uint8_t* q = row.q + (h < row.heads ? h : 0) * row.head_stride;
+      const bool live = h < row.heads && !any_nan(q, row.head_dim);
       for (int d = 0; d < row.head_dim; ++d) {
         const float value = live ? static_cast<float>(e4m3_unit_values[q[d]]) * 0x1p-1F : 0.0F;
         float* cell = out + (d * group + lane / layout.lanes) * per_vector + lane % layout.lanes;

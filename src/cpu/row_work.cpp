@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "certificate/dosa_bound.hpp"
+#include "cpu/row_sample.hpp"
 #include "select/exact_selector.hpp"
 #include "select/interval_selection.hpp"
 
@@ -19,9 +20,22 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr std::int64_t kShortWindow = 4096;
 // A certified row must promise a gain that survives the sample's noise: a wrong guess costs a second, dense pass.
 constexpr double kWorthwhile = 0.9;
+// A floor pays where most keys lie below it: the sample's noise alone doubles a share of winners of one in 32.
+constexpr std::int64_t kPredictable = 8;
 // Best first refines this many times K keys with the largest bounds; the K-th largest of their lower bounds is the
 // threshold (T9 a).
 constexpr double kBestFirst = 1.5;
+
+/// What the keys that a screen kept came to.
+enum class Outcome : std::uint8_t {
+  found,           ///< candidates hold every winner
+  floor_too_high,  ///< keys below the floor may be winners; the report's threshold is proven
+  too_many,        ///< survivors: refining them costs more than a dense row
+};
+struct Found {
+  Outcome outcome;
+  std::int64_t candidates = 0;
+};
 
 class Worker {
  public:
@@ -32,9 +46,8 @@ class Worker {
         options_(*tile.options),
         thread_(thread),
         work_(work),
-        offset_(work.row.free.first - tile.first_key),
-        upper_(work.memory.upper + offset_),
-        lower_(work.memory.lower + offset_) {}
+        upper_(work.memory.upper),
+        lower_(work.memory.lower) {}
 
   void prepare();
   void finish(bool scores_needed);
@@ -42,21 +55,27 @@ class Worker {
  private:
   [[nodiscard]] std::int64_t visible() const noexcept { return work_.visible(); }
   [[nodiscard]] double heads() const noexcept { return layout_.heads; }
+  /// Dot products of the screen a key.
+  [[nodiscard]] double rows_per_key() const noexcept {
+    return work_.screen == Screen::dosa ? work_.report.retained_heads + work_.report.aggregates : heads();
+  }
 
   [[nodiscard]] certificate::RowInput row_input() const;
   bool make_dense();
   void choose_path();
-  certificate::Choice make_dosa();
-  certificate::Sample take_sample();
+  certificate::Choice make_dosa(const certificate::Sample& sample);
 
   float kth(const float* values, std::int64_t count, std::int64_t k) {
     return kth_largest(kernels_, {values, static_cast<std::size_t>(count)}, k, *thread_.kth);
   }
-  void refine(const std::int32_t* keys, std::int64_t count, float* lower, float* upper);
-  void dense_over_window();
-  std::int64_t dense_candidates();
-  std::int64_t dosa_candidates();
-  std::int64_t seeded_threshold(float& threshold);
+  void refine_keys(const std::int32_t* keys, std::int64_t count, float* lower, float* upper) {
+    refine(tile_, thread_, work_, keys, count, lower, upper);
+  }
+  [[nodiscard]] float seeded_threshold();
+  void screen_again(float floor);
+  Found dense_candidates();
+  Found dosa_candidates();
+  Found find_candidates() { return work_.screen == Screen::dosa ? dosa_candidates() : dense_candidates(); }
   void resolve(std::int64_t candidates, bool scores_needed);
   void model_row();
   void merge_runs(std::int64_t certain);
@@ -70,7 +89,6 @@ class Worker {
   const Options& options_;
   ThreadMemory& thread_;
   RowWork& work_;
-  std::int64_t offset_;
   float* upper_;
   float* lower_;
   bool model_row_ready_ = false;
@@ -95,63 +113,9 @@ bool Worker::make_dense() {
   return true;
 }
 
-// Stratified positions with a fixed hash as jitter: no period of the text can hide from it, and every run takes the
-// same.
-certificate::Sample Worker::take_sample() {
-  const std::int64_t n = visible();
-  std::int32_t* const keys = thread_.sample_keys;
-  int count = 0;
-  if (options_.ablation.seeds) {
-    const auto& seeds = tile_.seeds;
-    const auto inside_first = std::lower_bound(seeds.begin(), seeds.end(), work_.row.free.first);
-    const auto inside_last = std::lower_bound(inside_first, seeds.end(), work_.row.free.last);
-    const std::int64_t inside = inside_last - inside_first;
-    const std::int64_t wanted = std::min<std::int64_t>(kSeedSample, inside);
-    for (std::int64_t j = 0; j < wanted; ++j) keys[count++] = inside_first[j * inside / wanted];
-  }
-  const int likely = count;
-  std::uint64_t hash = 0x9e3779b97f4a7c15U;
-  for (std::int64_t j = 0; j < kRandomSample; ++j) {
-    hash ^= hash << 13U;
-    hash ^= hash >> 7U;
-    hash ^= hash << 17U;
-    const std::int64_t first = j * n / kRandomSample, last = (j + 1) * n / kRandomSample;
-    const auto width = static_cast<std::uint64_t>(std::max<std::int64_t>(1, last - first));
-    keys[count++] = static_cast<std::int32_t>(work_.row.free.first + first + static_cast<std::int64_t>(hash % width));
-  }
-
-  certificate::Sample sample;
-  sample.keys = count;
-  sample.likely_winners = likely;
-  sample.stride = (kSampleKeys + 63) / 64 * 64 + 64;
-  sample.winners = static_cast<double>(work_.slots) / static_cast<double>(n);
-  float* const scale = thread_.sample_numbers;
-  float* const norm = scale + sample.stride;
-  float* const centred = norm + sample.stride;
-  Panel& panel = thread_.panel;
-  for (int first = 0; first < count; first += kernels_.panel_keys) {
-    const int block = std::min(kernels_.panel_keys, count - first);
-    kernels_.pack(tile_.keys, keys + first, 0, block, tile_.pack, panel);
-    kernels_.dots(work_.dense, layout_.heads, panel, thread_.panel_dots);
-    const auto bytes = static_cast<std::size_t>(block) * sizeof(float);
-    for (int h = 0; h < layout_.heads; ++h)
-      std::memcpy(thread_.sample_dots + std::int64_t{h} * sample.stride + first,
-                  thread_.panel_dots + std::int64_t{h} * kernels_.panel_keys, bytes);
-    std::memcpy(scale + first, panel.scale, bytes);
-    std::memcpy(norm + first, panel.features + kNorm * kernels_.panel_keys, bytes);
-    std::memcpy(centred + first, panel.features + kCentred * kernels_.panel_keys, bytes);
-  }
-  sample.dots = thread_.sample_dots;
-  sample.scale = scale;
-  sample.norm = norm;
-  sample.centred = centred;
-  work_.report.dot_products += count * heads();
-  return sample;
-}
-
-certificate::Choice Worker::make_dosa() {
+certificate::Choice Worker::make_dosa(const certificate::Sample& sample) {
   certificate::RowInput input = row_input();
-  input.sample = take_sample();
+  input.sample = sample;
   FormSpec spec;
   const certificate::Choice choice =
       certificate::dosa_form(input, {thread_.certificate, thread_.certificate_bytes}, thread_.rows, thread_.coef, spec);
@@ -167,13 +131,21 @@ void Worker::choose_path() {
     report.reason = RowReason::all_selected;
     return;
   }
-  if (options_.path == Path::dense) return;
-  const double winners = static_cast<double>(work_.slots) / static_cast<double>(visible());
+  bool certify = options_.path != Path::dense;
   if (options_.path == Path::automatic) {
+    const double winners = static_cast<double>(work_.slots) / static_cast<double>(visible());
     report.reason = visible() < kShortWindow ? RowReason::short_window : RowReason::no_gain;
-    if (visible() < kShortWindow || !certificate::may_profit(work_.row.score, winners, kernels_.costs)) return;
+    certify = visible() >= kShortWindow && certificate::may_profit(work_.row.score, winners, kernels_.costs);
   }
-  const certificate::Choice choice = make_dosa();
+  // An observer wants the bounds of all keys.
+  const bool predict =
+      options_.ablation.prediction && visible() >= shortest_predicted.load(std::memory_order_relaxed) &&
+      visible() >= kPredictable * work_.slots && row_observer.load(std::memory_order_acquire) == nullptr;
+  if (!certify && !predict) return;
+  const certificate::Sample sample = take_sample(tile_, thread_, work_);
+  if (predict) work_.floor = predict_threshold(tile_, thread_, work_, sample);
+  if (!certify) return;
+  const certificate::Choice choice = make_dosa(sample);
   if (!choice.finite) {
     report.reason = RowReason::not_finite;
     return;
@@ -193,7 +165,9 @@ void Worker::prepare() {
   work_.report.visible = visible() + work_.row.forced();
   work_.report.last_score = std::numeric_limits<float>::quiet_NaN();
   work_.report.first_threshold = work_.report.threshold = -kInfinity;
-  work_.selected = 0;
+  work_.selected = work_.kept = 0;
+  work_.floor = -kInfinity;
+  std::fill_n(work_.memory.kept, layout_.most_slices(), std::int64_t{0});
   work_.slots = work_.row.free_slots(options_.top_k);
   work_.screen = Screen::none;
   if (work_.slots == 0) return;
@@ -203,108 +177,99 @@ void Worker::prepare() {
     return;
   }
   choose_path();
-}
-
-void Worker::refine(const std::int32_t* keys, std::int64_t count, float* lower, float* upper) {
-  float* const panel_lower = thread_.block_scores;
-  float* const panel_upper = panel_lower + 64;
-  Panel& panel = thread_.panel;
-  for (std::int64_t first = 0; first < count; first += kernels_.panel_keys) {
-    const auto block = static_cast<int>(std::min<std::int64_t>(kernels_.panel_keys, count - first));
-    kernels_.pack(tile_.keys, keys + first, 0, block, tile_.pack, panel);
-    kernels_.bounds(work_.dense, panel, panel_lower, panel_upper);
-    std::memcpy(lower + first, panel_lower, static_cast<std::size_t>(block) * sizeof(float));
-    std::memcpy(upper + first, panel_upper, static_cast<std::size_t>(block) * sizeof(float));
+  if (work_.screen == Screen::dosa && options_.ablation.seeds && !options_.ablation.best_first) {
+    work_.report.threshold = work_.report.first_threshold = seeded_threshold();
+    work_.floor = work_.report.threshold;
   }
-  work_.report.dot_products += static_cast<double>(count) * heads();
+  work_.report.predicted = work_.floor;
 }
 
-// Leaves candidates in list, their bounds compact in lower_, upper_.
-std::int64_t Worker::dense_candidates() {
-  const std::int64_t n = visible();
-  work_.report.survivors = n;
-  work_.report.dot_products += static_cast<double>(n) * heads();
-  float threshold = -kInfinity;
-  if (work_.slots < n) threshold = kth(lower_, n, work_.slots);
-  work_.report.threshold = threshold;
-  std::int32_t* const list = work_.memory.list;
-  const auto base = static_cast<std::int32_t>(work_.row.free.first);
-  const std::int64_t found = kernels_.compress_not_below(upper_, n, threshold, base, list);
-  for (std::int64_t j = 0; j < found; ++j) {
-    upper_[j] = upper_[list[j] - base];
-    lower_[j] = lower_[list[j] - base];
-  }
-  return found;
-}
-
-void Worker::dense_over_window() {
+// The row alone once more, keeping keys from `floor` on.
+void Worker::screen_again(float floor) {
+  work_.floor = floor;
+  work_.memory.kept[0] = 0;
+  const Slice whole{0, work_.row.free.first};
   for (std::int64_t first = work_.row.free.first; first < work_.row.free.last; first += kernels_.panel_keys) {
     const auto block = static_cast<int>(std::min<std::int64_t>(kernels_.panel_keys, work_.row.free.last - first));
     kernels_.pack(tile_.keys, nullptr, first, block, tile_.pack, thread_.panel);
-    screen_panel(tile_, thread_.panel, first, {&work_, 1});
+    screen_panel(tile_, thread_, whole, first, {&work_, 1});
   }
+  work_.kept = work_.memory.kept[0];
+  work_.report.dot_products += static_cast<double>(visible()) * rows_per_key();
+}
+
+// Leaves the candidates in list, their bounds in lower_, upper_.
+Found Worker::dense_candidates() {
+  RowReport& report = work_.report;
+  report.survivors = visible();
+  if (work_.slots < visible()) {
+    if (work_.kept < work_.slots) return {Outcome::floor_too_high};
+    report.threshold = std::max(report.threshold, kth(lower_, work_.kept, work_.slots));
+    if (report.threshold < work_.floor) return {Outcome::floor_too_high};
+  }
+  const Candidates kept{work_.memory.list, lower_, upper_};
+  return {Outcome::found, kernels_.keep_not_below(kept, work_.kept, report.threshold, 0, kept)};
 }
 
 // tau from seeds alone: the K-th largest proven lower bound of at least K distinct visible keys (T9 a).
-std::int64_t Worker::seeded_threshold(float& threshold) {
+float Worker::seeded_threshold() {
   const auto inside_first = std::lower_bound(tile_.seeds.begin(), tile_.seeds.end(), work_.row.free.first);
   const auto inside_last = std::lower_bound(inside_first, tile_.seeds.end(), work_.row.free.last);
-  const std::int64_t count = std::min<std::int64_t>(inside_last - inside_first, visible() / 2);
+  const std::int64_t count = inside_last - inside_first;
   work_.report.seeds = count;
-  if (count < work_.slots) return 0;
-  float* const upper = lower_ + visible() / 2;  // scratch: the bounds themselves are wanted for the threshold alone
-  refine(&*inside_first, count, lower_, upper);
-  threshold = kth(lower_, count, work_.slots);
-  return count;
+  if (count < work_.slots) return -kInfinity;
+  refine_keys(&*inside_first, count, lower_, upper_);
+  return kth(lower_, count, work_.slots);
 }
 
-// Survivors of the certificate: refined bounds compact in lower_, upper_ (list ascending in two runs). -1: too many.
-std::int64_t Worker::dosa_candidates() {
-  const std::int64_t n = visible();
-  const auto base = static_cast<std::int32_t>(work_.row.free.first);
+// Survivors of the certificate: refined bounds in lower_, upper_, their keys in list, ascending in two runs.
+Found Worker::dosa_candidates() {
+  const std::int64_t kept = work_.kept, half = visible() / 2;
   RowReport& report = work_.report;
-  report.dot_products += static_cast<double>(n) * (report.retained_heads + report.aggregates);
-  std::int32_t* const list = work_.memory.list;
-  // Refined bounds of up to n / 2 survivors fit beside the screen's own bounds: lower in the first half, upper in the
-  // second.
-  const std::int64_t room = n / 2;
+  // Refined bounds of up to half of the keys: lower in the first half of lower_, upper in the second. Their keys lie
+  // behind the kept ones, or over them where every key was kept: then a position tells the key.
+  const bool all = kept == visible();
+  const std::int64_t room = all ? visible() : visible() - kept;
+  std::int32_t* const list = work_.memory.list + (all ? 0 : kept);
+  const auto base = static_cast<std::int32_t>(work_.row.free.first);
+  const auto to_keys = [&](std::int32_t* positions, std::int64_t found) {
+    for (std::int64_t j = 0; j < found; ++j) positions[j] = all ? base + positions[j] : work_.memory.list[positions[j]];
+  };
   float* const lower = lower_;
-  float* const upper = lower_ + room;
-
-  float threshold = -kInfinity;
-  if (options_.ablation.seeds && !options_.ablation.best_first && !tile_.seeds.empty())
-    (void)seeded_threshold(threshold);
-  report.first_threshold = threshold;
+  float* const upper = lower_ + half;
 
   std::int64_t count = 0;
-  bool scored_first = false;
   float scored_from = kInfinity;
-  if (options_.ablation.best_first || threshold == -kInfinity) {
+  const bool best_first = options_.ablation.best_first || report.threshold == -kInfinity;
+  if (best_first) {
+    if (kept < work_.slots) return {Outcome::floor_too_high};
     const auto wanted =
-        std::min<std::int64_t>(n, static_cast<std::int64_t>(std::ceil(kBestFirst * static_cast<double>(work_.slots))));
-    scored_from = kth(upper_, n, wanted);
-    if (kernels_.count_not_below(upper_, n, scored_from) > room) return -1;
-    count = kernels_.compress_not_below(upper_, n, scored_from, base, list);
-    refine(list, count, lower, upper);
-    scored_first = true;
-    threshold = std::max(threshold, kth(lower, count, work_.slots));
+        std::min(kept, static_cast<std::int64_t>(std::ceil(kBestFirst * static_cast<double>(work_.slots))));
+    scored_from = kth(upper_, kept, wanted);
+    if (kernels_.count_not_below(upper_, kept, scored_from) > std::min(half, room)) return {Outcome::too_many};
+    count = kernels_.compress_not_below(upper_, kept, scored_from, 0, list);
+    to_keys(list, count);
+    refine_keys(list, count, lower, upper);
+    report.threshold = std::max(report.threshold, kth(lower, count, work_.slots));
   }
-  report.threshold = threshold;
+  if (report.threshold < work_.floor) return {Outcome::floor_too_high};
 
-  const std::int64_t survivors = kernels_.count_not_below(upper_, n, threshold);
-  if (std::max(survivors, count) > room) return -1;
-  if (!scored_first || threshold < scored_from) {
+  const std::int64_t survivors = kernels_.count_not_below(upper_, kept, report.threshold);
+  if (std::max(survivors, count) > half || count + survivors > room) return {Outcome::too_many};
+  if (!best_first || report.threshold < scored_from) {
     std::int32_t* const rest = list + count;
-    const std::int64_t found = kernels_.compress_not_below(upper_, n, threshold, base, rest);
-    std::int64_t kept = 0;
+    const std::int64_t found = kernels_.compress_not_below(upper_, kept, report.threshold, 0, rest);
+    std::int64_t fresh = 0;
     for (std::int64_t j = 0; j < found; ++j)
-      if (!scored_first || upper_[rest[j] - base] < scored_from) rest[kept++] = rest[j];
-    refine(rest, kept, lower + count, upper + count);
-    count += kept;
+      if (!best_first || upper_[rest[j]] < scored_from) rest[fresh++] = rest[j];
+    to_keys(rest, fresh);
+    refine_keys(rest, fresh, lower + count, upper + count);
+    count += fresh;
   }
   report.survivors = count;
   std::memcpy(upper_, upper, static_cast<std::size_t>(count) * sizeof(float));
-  return count;
+  std::memmove(work_.memory.list, list, static_cast<std::size_t>(count) * sizeof(std::int32_t));
+  return {Outcome::found, count};
 }
 
 template <class Push>
@@ -385,45 +350,81 @@ void Worker::model_row() {
 void Worker::finish(bool scores_needed) {
   if (work_.screen == Screen::none) return;
   if (work_.screen == Screen::model) return model_row();
-  std::int64_t candidates = -1;
-  if (work_.screen == Screen::dosa) {
-    candidates = dosa_candidates();
-    if (candidates < 0) {
+  RowReport& report = work_.report;
+  report.dot_products += static_cast<double>(visible()) * rows_per_key();
+  // A floor that was too high is one only once: the next is proven. A row with too many survivors is so only once: it
+  // is dense then.
+  Found found = find_candidates();
+  for (; found.outcome != Outcome::found; found = find_candidates()) {
+    if (found.outcome == Outcome::too_many) {
       work_.screen = Screen::dense;
-      work_.report.path = Path::dense;
-      work_.report.reason = RowReason::too_many_survivors;
-      dense_over_window();
+      report.path = Path::dense;
+      report.reason = RowReason::too_many_survivors;
+    } else {
+      report.rescreened = true;
     }
+    screen_again(report.threshold);
   }
-  if (candidates < 0) candidates = dense_candidates();
-  resolve(candidates, scores_needed);
+  resolve(found.candidates, scores_needed);
 }
 
 }  // namespace
 
 std::atomic<RowObserver*> row_observer{nullptr};
+std::atomic<std::int64_t> shortest_predicted{kShortWindow};
 
 void prepare_row(const TileContext& tile, ThreadMemory& thread, RowWork& work) { Worker(tile, thread, work).prepare(); }
 
-void screen_panel(const TileContext& tile, const Panel& panel, std::int64_t panel_first, std::span<RowWork> works) {
+void screen_panel(const TileContext& tile, ThreadMemory& thread, const Slice& slice, std::int64_t panel_first,
+                  std::span<RowWork> works) {
   const Kernels& kernels = *tile.layout->kernels;
-  const std::int64_t at = panel_first - tile.first_key;
-  std::array<ScreenItem, 32> items;
+  const Panel& panel = thread.panel;
+  std::array<ScreenItem, kScreenRows> items{};
+  std::array<RowWork*, kScreenRows> rows{};
   std::size_t count = 0;
   const auto flush = [&] {
     kernels.screen(items.data(), static_cast<int>(count), panel);
+    for (std::size_t i = 0; i < count; ++i) {
+      RowWork& work = *rows[i];
+      const Window& window = work.row.free;
+      const std::int64_t from = std::max<std::int64_t>(0, window.first - panel_first);
+      const std::int64_t to = std::min<std::int64_t>(panel.count, window.last - panel_first);
+      std::int64_t& kept = work.memory.kept[slice.number];
+      const std::int64_t at = std::max(slice.first, window.first) - window.first + kept;
+      const float* const lower = items[i].lower;
+      kept +=
+          kernels.keep_not_below({nullptr, lower == nullptr ? nullptr : items[i].lower + from, items[i].upper + from},
+                                 to - from, work.floor, static_cast<std::int32_t>(panel_first + from),
+                                 {work.memory.list + at, work.memory.lower + at, work.memory.upper + at});
+    }
     count = 0;
   };
   for (RowWork& work : works) {
     if (panel_first >= work.row.free.last || panel_first + panel.count <= work.row.free.first) continue;
-    if (work.screen == Screen::dense) {
-      items[count++] = {&work.dense, work.memory.lower + at, work.memory.upper + at};
-    } else if (work.screen == Screen::dosa) {
-      items[count++] = {&work.dosa, nullptr, work.memory.upper + at};
-    }
+    if (work.screen != Screen::dense && work.screen != Screen::dosa) continue;
+    const bool dense = work.screen == Screen::dense;
+    const std::size_t place = count * static_cast<std::size_t>(kernels.panel_keys);
+    items[count] = {dense ? &work.dense : &work.dosa, dense ? thread.screen_lower + place : nullptr,
+                    thread.screen_upper + place};
+    rows[count++] = &work;
     if (count == items.size()) flush();
   }
   flush();
+}
+
+void join_slice(const Slice& slice, RowWork& work) {
+  const RowMemory& memory = work.memory;
+  const Window& window = work.row.free;
+  const std::int64_t count = memory.kept[slice.number];
+  if (count == 0) return;
+  const std::int64_t from = std::max(slice.first, window.first) - window.first;
+  const auto move = [&](auto* values) {
+    std::memmove(values + work.kept, values + from, static_cast<std::size_t>(count) * sizeof(*values));
+  };
+  move(memory.list);
+  move(memory.upper);
+  if (work.screen == Screen::dense) move(memory.lower);
+  work.kept += count;
 }
 
 void finish_row(const TileContext& tile, ThreadMemory& thread, bool scores_needed, RowWork& work) {

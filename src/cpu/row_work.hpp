@@ -31,6 +31,8 @@ struct RowWork {
   std::int64_t slots = 0;  ///< competing keys to select: K' of docs/certificate.md
   Screen screen = Screen::none;
   Form dense{}, dosa{};
+  float floor = 0;        ///< the screen keeps keys whose upper bound reaches it
+  std::int64_t kept = 0;  ///< of them, after the screen: memory.list, upper (dense rows: and lower) [0..kept)
   RowReport report;
   std::int64_t selected = 0;  ///< entries[0..selected) after finish
 
@@ -39,22 +41,37 @@ struct RowWork {
 
 void prepare_row(const TileContext& tile, ThreadMemory& thread, RowWork& work);
 
-/// Bounds of the panel's keys into the slabs of the rows that see it. `panel` holds keys panel_first .. panel_first +
-/// panel.count - 1.
-void screen_panel(const TileContext& tile, const Panel& panel, std::int64_t panel_first, std::span<RowWork> works);
+/// A run of panels that one thread screens: each row's keys of it are kept in a place of their own.
+struct Slice {
+  std::int64_t number;
+  std::int64_t first;  ///< local index of its first key
+};
+
+/// Keeps those of the panel's keys that reach a row's floor, for every row that sees them. thread.panel holds keys
+/// panel_first .. panel_first + count - 1.
+void screen_panel(const TileContext& tile, ThreadMemory& thread, const Slice& slice, std::int64_t panel_first,
+                  std::span<RowWork> works);
+
+/// After the last panel, slice by slice in order: their runs become one.
+void join_slice(const Slice& slice, RowWork& work);
 
 /// Selects: work.memory.entries[0..work.selected), any order; scores are the model's bits where `scores_needed`.
 void finish_row(const TileContext& tile, ThreadMemory& thread, bool scores_needed, RowWork& work);
 
-/// Sees every row of a run between screen and finish, when its bounds are whole: `dosa explain` shows the run itself
-/// instead of a reconstruction. Called from worker threads, once a row.
+/// Sees every row of a run between screen and finish: `dosa explain` shows the run itself instead of a reconstruction.
+/// While there is an observer no key is left out for a prediction's sake: the row's upper bounds are all there, one a
+/// visible key. Called from worker threads, once a row.
 class RowObserver {
  public:
   virtual ~RowObserver() = default;
-  virtual void screened(const TileContext& tile, const RowWork& work) = 0;
+  virtual void screened(const RowWork& work) = 0;
 };
 
 /// The process's observer; null (the default) costs one load a tile. Set it only while no run is under way.
 extern std::atomic<RowObserver*> row_observer;
+
+/// Windows of fewer keys get no predicted threshold: the sample would cost more than it saves. Tests lower it, so that
+/// small inputs take the same way as large ones.
+extern std::atomic<std::int64_t> shortest_predicted;
 
 }  // namespace dosa::cpu

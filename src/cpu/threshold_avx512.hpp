@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "cpu/intrinsics.hpp"
+#include "cpu/kernels.hpp"
 
 namespace dosa::cpu {
 namespace {  // NOLINT(cert-dcl59-cpp,google-build-namespaces): one copy a file, see panel_kernels.hpp
@@ -64,6 +65,33 @@ inline std::int64_t compress_not_below_512(const float* values, std::int64_t cou
     for (int v = 0; v < 4; ++v) append(i + 16 * v, mask[v]);
   }
   for (; i < count; i += 16) append(i, not_below(values + i, count - i, t));
+  return found;
+}
+
+/// Stores the lanes that pass and no others, by a masked store of the compressed register (see above).
+inline std::int64_t keep_not_below_512(const Candidates& from, std::int64_t count, float floor, std::int32_t base,
+                                       const Candidates& to) {
+  const __m512 t = _mm512_set1_ps(floor);
+  const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  std::int64_t found = 0;
+  for (std::int64_t i = 0; i < count; i += 16) {
+    const __mmask16 mask = not_below(from.upper + i, count - i, t);
+    if (mask == 0) continue;
+    const int passed = __builtin_popcount(static_cast<unsigned>(mask));
+    const __mmask16 present = static_cast<__mmask16>((1U << static_cast<unsigned>(passed)) - 1U);
+    // All loads before the first store: `to` may be `from`.
+    const __m512i key = from.key == nullptr
+                            ? _mm512_add_epi32(lane, _mm512_set1_epi32(base + static_cast<std::int32_t>(i)))
+                            : _mm512_maskz_loadu_epi32(mask, from.key + i);
+    const __m512 upper = _mm512_maskz_loadu_ps(mask, from.upper + i);
+    if (from.lower != nullptr) {
+      const __m512 lower = _mm512_maskz_loadu_ps(mask, from.lower + i);
+      _mm512_mask_storeu_ps(to.lower + found, present, _mm512_maskz_compress_ps(mask, lower));
+    }
+    _mm512_mask_storeu_epi32(to.key + found, present, _mm512_maskz_compress_epi32(mask, key));
+    _mm512_mask_storeu_ps(to.upper + found, present, _mm512_maskz_compress_ps(mask, upper));
+    found += passed;
+  }
   return found;
 }
 

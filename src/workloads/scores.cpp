@@ -178,7 +178,8 @@ Workload tiny_fp16(const Size& size) {
 
 Workload few_values(const Size& size, std::int64_t distinct) {
   return controlled(size, true, [&](std::int64_t, Random& random) {
-    return static_cast<float>(random.below(distinct) - distinct / 2) + 0.25F;
+    const std::int64_t step = random.below(distinct) - distinct / 2;
+    return static_cast<float>(step) + 0.25F;
   });
 }
 

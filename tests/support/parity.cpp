@@ -10,6 +10,7 @@
 
 #include "contract/text.hpp"
 #include "cpu/dispatch.hpp"
+#include "cpu/row_work.hpp"
 #include "support/rows.hpp"
 
 namespace dosa::test {
@@ -43,6 +44,7 @@ std::vector<Isa> runnable_isas() {
 
 Parity::Parity(const Problem& problem, std::int64_t top_k, std::string what)
     : problem_(problem), top_k_(top_k), what_(std::move(what)) {
+  cpu::shortest_predicted = 1;
   tables_.emplace_back(problem_, ScoreModel::f64);
   tables_.emplace_back(problem_, ScoreModel::sm90);
 }
@@ -69,7 +71,7 @@ void Parity::run_drawn(const Options& fixed, workloads::Random& random) {
     Ablation& ablation = options.ablation;
     for (bool* piece : {&ablation.projection, &ablation.joint_residual, &ablation.centred, &ablation.aggregate,
                         &ablation.second_aggregate, &ablation.half_linear, &ablation.absolute_form, &ablation.seeds,
-                        &ablation.best_first})
+                        &ablation.best_first, &ablation.prediction})
       *piece = random.chance(0.6);
   }
 

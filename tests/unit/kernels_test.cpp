@@ -801,5 +801,57 @@ TEST_P(KernelsTest, ThresholdsKeepWhatIsNotBelow) {
   }
 }
 
+/// Every count up to 80 and every mix of special values, with and without keys and lower bounds, into other arrays and
+/// in place; no entry past the last one kept is written.
+TEST_P(KernelsTest, CandidatesAreKeptInOrder) {
+  Random random(12);
+  const float special[] = {0.0F, -0.0F, kNan, kInfinity, -kInfinity, 1.0F, std::nextafter(1.0F, 0.0F), -1.0F};
+  for (int count = 0; count < 80; ++count) {
+    for (int kind = 0; kind < 8; ++kind) {
+      const bool with_keys = (kind & 1) != 0, with_lower = (kind & 2) != 0, in_place = (kind & 4) != 0;
+      const auto n = static_cast<std::size_t>(count);
+      std::vector<std::int32_t> key(n);
+      std::vector<float> lower(n), upper(n);
+      for (std::size_t i = 0; i < n; ++i) {
+        key[i] = static_cast<std::int32_t>(3 * i + 7);
+        lower[i] = static_cast<float>(i);
+        upper[i] = special[random() % 8];
+      }
+      const float floor = special[random() % 8];
+      std::vector<std::size_t> kept;
+      for (std::size_t i = 0; i < n; ++i) {
+        if (!(upper[i] < floor)) kept.push_back(i);
+      }
+      Buffer key_buffer(4 * (n + 1)), lower_buffer(4 * (n + 1)), upper_buffer(4 * (n + 1));
+      const Candidates to{reinterpret_cast<std::int32_t*>(key_buffer.data), reinterpret_cast<float*>(lower_buffer.data),
+                          reinterpret_cast<float*>(upper_buffer.data)};
+      if (in_place) {
+        std::copy(key.begin(), key.end(), to.key);
+        std::copy(lower.begin(), lower.end(), to.lower);
+        std::copy(upper.begin(), upper.end(), to.upper);
+      } else {
+        std::fill_n(to.key, n + 1, -5);
+        std::fill_n(to.lower, n + 1, -5.0F);
+        std::fill_n(to.upper, n + 1, -5.0F);
+      }
+      Candidates from = to;
+      if (!in_place) from = {key.data(), lower.data(), upper.data()};
+      if (!with_keys) from.key = nullptr;
+      if (!with_lower) from.lower = nullptr;
+      ASSERT_EQ(kernels.keep_not_below(from, count, floor, 1000, to), static_cast<std::int64_t>(kept.size()));
+      EXPECT_TRUE(key_buffer.intact() && lower_buffer.intact() && upper_buffer.intact());
+      for (std::size_t j = 0; j < kept.size(); ++j) {
+        EXPECT_EQ(to.key[j], with_keys ? key[kept[j]] : 1000 + static_cast<std::int32_t>(kept[j]));
+        EXPECT_EQ(std::memcmp(&to.upper[j], &upper[kept[j]], sizeof(float)), 0);
+        if (with_lower) {
+          EXPECT_EQ(to.lower[j], lower[kept[j]]);
+        }
+      }
+      for (std::size_t j = kept.size(); j < n + 1 && !in_place; ++j) EXPECT_EQ(to.key[j], -5) << "written past the end";
+      for (std::size_t j = with_lower ? kept.size() : 0; j < n + 1 && !in_place; ++j) EXPECT_EQ(to.lower[j], -5.0F);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace dosa::cpu

@@ -1,0 +1,128 @@
+#include "cpu/row_sample.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "select/predicted_threshold.hpp"
+
+namespace dosa::cpu {
+namespace {
+
+/// Seeds that lie in the row's window.
+std::span<const std::int32_t> visible_seeds(const TileContext& tile, const RowWork& work) {
+  const auto first = std::lower_bound(tile.seeds.begin(), tile.seeds.end(), work.row.free.first);
+  return {first, std::lower_bound(first, tile.seeds.end(), work.row.free.last)};
+}
+
+}  // namespace
+
+void random_keys(const Window& window, std::int64_t count, std::uint64_t hash, std::int32_t* keys) {
+  const std::int64_t n = window.size();
+  for (std::int64_t j = 0; j < count; ++j) {
+    hash ^= hash << 13U;
+    hash ^= hash >> 7U;
+    hash ^= hash << 17U;
+    const std::int64_t first = j * n / count, last = (j + 1) * n / count;
+    const auto width = static_cast<std::uint64_t>(std::max<std::int64_t>(1, last - first));
+    keys[j] = static_cast<std::int32_t>(window.first + first + static_cast<std::int64_t>(hash % width));
+  }
+}
+
+certificate::Sample take_sample(const TileContext& tile, ThreadMemory& thread, RowWork& work) {
+  const Layout& layout = *tile.layout;
+  const Kernels& kernels = *layout.kernels;
+  std::int32_t* const keys = thread.sample_keys;
+  int count = 0;
+  if (tile.options->ablation.seeds) {
+    const std::span<const std::int32_t> seeds = visible_seeds(tile, work);
+    const auto inside = static_cast<std::int64_t>(seeds.size());
+    const std::int64_t wanted = std::min<std::int64_t>(kSeedSample, inside);
+    for (std::int64_t j = 0; j < wanted; ++j) keys[count++] = seeds[static_cast<std::size_t>(j * inside / wanted)];
+  }
+  const int likely = count;
+  random_keys(work.row.free, kRandomSample, kSampleHash, keys + count);
+  count += kRandomSample;
+
+  certificate::Sample sample;
+  sample.keys = count;
+  sample.likely_winners = likely;
+  sample.stride = (kSampleKeys + 63) / 64 * 64 + 64;
+  sample.winners = static_cast<double>(work.slots) / static_cast<double>(work.visible());
+  float* const scale = thread.sample_numbers;
+  float* const norm = scale + sample.stride;
+  float* const centred = norm + sample.stride;
+  Panel& panel = thread.panel;
+  for (int first = 0; first < count; first += kernels.panel_keys) {
+    const int block = std::min(kernels.panel_keys, count - first);
+    kernels.pack(tile.keys, keys + first, 0, block, tile.pack, panel);
+    kernels.dots(work.dense, layout.heads, panel, thread.panel_dots);
+    const auto bytes = static_cast<std::size_t>(block) * sizeof(float);
+    for (int h = 0; h < layout.heads; ++h)
+      std::memcpy(thread.sample_dots + std::int64_t{h} * sample.stride + first,
+                  thread.panel_dots + std::int64_t{h} * kernels.panel_keys, bytes);
+    std::memcpy(scale + first, panel.scale, bytes);
+    std::memcpy(norm + first, panel.features + kNorm * kernels.panel_keys, bytes);
+    std::memcpy(centred + first, panel.features + kCentred * kernels.panel_keys, bytes);
+  }
+  sample.dots = thread.sample_dots;
+  sample.scale = scale;
+  sample.norm = norm;
+  sample.centred = centred;
+  work.report.dot_products += static_cast<double>(count) * layout.heads;
+  return sample;
+}
+
+float predict_threshold(const TileContext& tile, ThreadMemory& thread, RowWork& work,
+                        const certificate::Sample& sample) {
+  float* const scores = thread.sample_scores;
+  std::fill(scores, scores + sample.keys, 0.0F);
+  for (int h = 0; h < tile.layout->heads; ++h) {
+    const float weight = work.row.score.weights[h * work.row.score.weight_stride];
+    const float* const dots = sample.dots + std::int64_t{h} * sample.stride;
+    for (int s = 0; s < sample.keys; ++s) scores[s] += weight * (dots[s] > 0 ? dots[s] : 0);
+  }
+  for (int s = 0; s < sample.keys; ++s) scores[s] *= sample.scale[s];
+
+  const std::int64_t n = work.visible();
+  const std::int64_t more = std::max<std::int64_t>(0, n / kPredictionStride - kRandomSample);
+  std::int32_t* const more_keys = work.memory.list;
+  random_keys(work.row.free, more, kMoreKeysHash, more_keys);
+  refine(tile, thread, work, more_keys, more, work.memory.lower, work.memory.upper);
+
+  // Two strata: seeds, each standing for a few of them, and random keys that are no seeds, each for many others.
+  const std::span<const std::int32_t> seeds = visible_seeds(tile, work);
+  const int likely = sample.likely_winners;
+  const double outside = static_cast<double>(n) - (likely == 0 ? 0.0 : static_cast<double>(seeds.size()));
+  const auto random = static_cast<double>(sample.keys - likely + more);
+  const auto weight = static_cast<float>(outside / random);
+  std::int64_t count = 0;
+  const auto add = [&](float score, float stands_for) {
+    if (std::isfinite(score)) thread.predicted[count++] = {score, stands_for};
+  };
+  const auto add_random = [&](float score, std::int32_t key) {
+    if (likely == 0 || !std::binary_search(seeds.begin(), seeds.end(), key)) add(score, weight);
+  };
+  for (int s = 0; s < likely; ++s) add(scores[s], static_cast<float>(seeds.size()) / static_cast<float>(likely));
+  for (int s = likely; s < sample.keys; ++s) add_random(scores[s], thread.sample_keys[s]);
+  for (std::int64_t s = 0; s < more; ++s) add_random(work.memory.lower[s], more_keys[s]);
+  return predicted_threshold({thread.predicted, static_cast<std::size_t>(count)}, static_cast<double>(work.slots));
+}
+
+void refine(const TileContext& tile, ThreadMemory& thread, RowWork& work, const std::int32_t* keys, std::int64_t count,
+            float* lower, float* upper) {
+  const Kernels& kernels = *tile.layout->kernels;
+  float* const panel_lower = thread.block_scores;
+  float* const panel_upper = panel_lower + 64;
+  Panel& panel = thread.panel;
+  for (std::int64_t first = 0; first < count; first += kernels.panel_keys) {
+    const auto block = static_cast<int>(std::min<std::int64_t>(kernels.panel_keys, count - first));
+    kernels.pack(tile.keys, keys + first, 0, block, tile.pack, panel);
+    kernels.bounds(work.dense, panel, panel_lower, panel_upper);
+    std::memcpy(lower + first, panel_lower, static_cast<std::size_t>(block) * sizeof(float));
+    std::memcpy(upper + first, panel_upper, static_cast<std::size_t>(block) * sizeof(float));
+  }
+  work.report.dot_products += static_cast<double>(count) * tile.layout->heads;
+}
+
+}  // namespace dosa::cpu

@@ -1,0 +1,26 @@
+// A sample of one row's keys: what the certificate is chosen by, and where the threshold is expected.
+#pragma once
+
+#include "certificate/dosa_bound.hpp"
+#include "cpu/row_work.hpp"
+
+namespace dosa::cpu {
+
+/// Stratified positions with a fixed hash as jitter: no period of the text can hide from it, and every run takes the
+/// same.
+void random_keys(const Window& window, std::int64_t count, std::uint64_t hash, std::int32_t* keys);
+inline constexpr std::uint64_t kSampleHash = 0x9e3779b97f4a7c15U, kMoreKeysHash = 0xd1b54a32d192ed03U;
+
+/// All head dots of sampled keys: likely winners first, then random ones. Lives in `thread` until its next sample.
+[[nodiscard]] certificate::Sample take_sample(const TileContext& tile, ThreadMemory& thread, RowWork& work);
+
+/// The row's threshold as the sample (of this thread, just taken) and, for long windows, further random keys have it.
+/// Uses the row's slabs as scratch.
+[[nodiscard]] float predict_threshold(const TileContext& tile, ThreadMemory& thread, RowWork& work,
+                                      const certificate::Sample& sample);
+
+/// Bounds of keys[0..count) in the dense form.
+void refine(const TileContext& tile, ThreadMemory& thread, RowWork& work, const std::int32_t* keys, std::int64_t count,
+            float* lower, float* upper);
+
+}  // namespace dosa::cpu
