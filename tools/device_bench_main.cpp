@@ -357,7 +357,7 @@ int main(int argc, char** argv) {
   try {
     return dosa::tools::main_timed(argc, argv);
   } catch (const std::exception& error) {
-    text::print(stdout, "device_bench: {}\n", error.what());
+    dosa::text::print(stdout, "device_bench: {}\n", error.what());
     return 2;
   }
 }

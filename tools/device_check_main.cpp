@@ -336,7 +336,7 @@ int main(int argc, char** argv) {
   try {
     return dosa::tools::main_checked(argc, argv);
   } catch (const std::exception& error) {
-    text::print(stdout, "device_check: {}\n", error.what());
+    dosa::text::print(stdout, "device_check: {}\n", error.what());
     return 2;
   }
 }
