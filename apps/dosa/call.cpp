@@ -22,20 +22,6 @@ TensorView<T, Rank> slice(TensorView<T, Rank> view, std::int64_t first, std::int
   return view;
 }
 
-void add(Stats& total, const Stats& part) {
-  total.rows += part.rows;
-  total.rows_dense += part.rows_dense;
-  total.rows_dosa += part.rows_dosa;
-  total.rows_model += part.rows_model;
-  total.rows_rescreened += part.rows_rescreened;
-  total.visible += part.visible;
-  total.survivors += part.survivors;
-  total.exact += part.exact;
-  total.dot_products += part.dot_products;
-  total.dense_dot_products += part.dense_dot_products;
-  total.seconds += part.seconds;
-}
-
 OwnedSelection allocate(std::int64_t rows, const Options& options) {
   const double slots_wanted = static_cast<double>(rows) * static_cast<double>(options.top_k);
   check_memory(slots_wanted * (options.scores ? 8 : 4), text::format("results of [{},{}]", rows, options.top_k));
@@ -89,6 +75,29 @@ Shape with_rows(Shape shape, std::int64_t rows) {
 
 }  // namespace
 
+void add(Stats& total, const Stats& part) {
+  total.rows += part.rows;
+  total.rows_dense += part.rows_dense;
+  total.rows_dosa += part.rows_dosa;
+  total.rows_model += part.rows_model;
+  total.rows_rescreened += part.rows_rescreened;
+  total.visible += part.visible;
+  total.survivors += part.survivors;
+  total.exact += part.exact;
+  total.dot_products += part.dot_products;
+  total.dense_dot_products += part.dense_dot_products;
+  total.seconds += part.seconds;
+  if (!part.device) return;
+  DeviceCounters& counters = total.device ? *total.device : total.device.emplace();
+  counters.candidates += part.device->candidates;
+  counters.compactions += part.device->compactions;
+  counters.repeats += part.device->repeats;
+  counters.sampled_rows += part.device->sampled_rows;
+  counters.stages_tma += part.device->stages_tma;
+  counters.stages_plain += part.device->stages_plain;
+  counters.status |= part.device->status;
+}
+
 Problem slice_rows(const Problem& problem, std::int64_t first, std::int64_t count) {
   Problem part = problem;
   part.q = slice(problem.q, first, count);
@@ -101,8 +110,9 @@ Problem slice_rows(const Problem& problem, std::int64_t first, std::int64_t coun
 std::int64_t rows_per_batch(const Shape& shape, const Options& options) {
   const double row = static_cast<double>(std::max<std::int64_t>(shape.keys, 1)) * static_cast<double>(shape.heads) *
                      static_cast<double>(shape.head_dim);
-  // Multiply-adds a second and thread, the order of magnitude: scalar model scores against vector arithmetic.
-  const double rate = options.backend == Backend::reference ? 5e8 : 3e10;
+  // Multiply-adds a second and thread, the order of magnitude: scalar model scores, vector arithmetic, tensor cores
+  // (where a batch copies all keys to the device and many rows share them).
+  const double rate = options.backend == Backend::reference ? 5e8 : options.backend == Backend::cuda ? 1e14 : 3e10;
   const double rows = rate * std::max(options.threads, 1) / row;
   // Neighbouring rows share seeds, and every thread should have several: short batches would cost more than they show.
   const std::int64_t least = options.backend == Backend::reference ? 1 : 16 * std::max(options.threads, 4);

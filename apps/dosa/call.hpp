@@ -17,6 +17,9 @@ namespace dosa::app {
 /// so equal commands make equal calls.
 [[nodiscard]] std::int64_t rows_per_batch(const Shape& shape, const Options& options);
 
+/// Adds the sums of another run; row reports stay as they are.
+void add(Stats& total, const Stats& part);
+
 struct Call {
   Options options;  ///< as the plan resolved them
   std::string why;

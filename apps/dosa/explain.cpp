@@ -7,6 +7,8 @@
 #include "arguments.hpp"
 #include "commands.hpp"
 #include "contract/text.hpp"
+#include "device_explanation.hpp"
+#include "distribution.hpp"
 #include "explanation.hpp"
 #include "trace/output_file.hpp"
 
@@ -20,51 +22,6 @@ struct ExplainArguments {
   std::string svg;
   JsonOutput json;
 };
-
-struct Histogram {
-  double first = 0, last = 0;
-  std::vector<std::int64_t> counts;
-};
-
-Histogram histogram(const std::vector<double>& values, const Quantiles& q, std::size_t bins) {
-  Histogram result{q.min, q.max, std::vector<std::int64_t>(bins)};
-  if (q.count == 0) return result;
-  const double width = q.max > q.min ? (q.max - q.min) / static_cast<double>(bins) : 1;
-  for (const double value : values) {
-    if (!std::isnan(value)) ++result.counts[std::min(bins - 1, static_cast<std::size_t>((value - q.min) / width))];
-  }
-  return result;
-}
-
-/// Eight heights of blocks: the shape of a distribution in one line of text.
-std::string sparkline(const Histogram& histogram) {
-  static constexpr const char* kBlocks[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-  const std::int64_t most =
-      std::max<std::int64_t>(*std::max_element(histogram.counts.begin(), histogram.counts.end()), 1);
-  std::string text;
-  for (const std::int64_t count : histogram.counts) text += kBlocks[(8 * count + most - 1) / most];
-  return text;
-}
-
-void describe_distribution(const std::string& label, const std::string& meaning, const std::vector<double>& values,
-                           double unit, Table& table, Json& json) {
-  const Quantiles q = quantiles(values);
-  if (q.count == 0) {
-    table.row(label, "-");
-    json = nullptr;
-    return;
-  }
-  const Histogram shape = histogram(values, q, 32);
-  table.row(label, meaning);
-  table.row("", text::format("min {:.3g}   q1 {:.3g}   median {:.3g}   q3 {:.3g}   max {:.3g}", q.min, q.q1, q.median,
-                             q.q3, q.max));
-  if (unit > 0) table.row("", text::format("median {:.3g} of the scores' standard deviation", q.median / unit));
-  if (q.count > 1 && std::isfinite(q.max - q.min)) {
-    table.row("", text::format("{:.3g} |{}| {:.3g}", q.min, sparkline(shape), q.max));
-  }
-  json = to_json(q);
-  json["histogram"] = {{"first", shape.first}, {"last", shape.last}, {"counts", shape.counts}};
-}
 
 std::string shares(const std::vector<double>& winners, const std::vector<double>& others) {
   const Quantiles a = quantiles(winners), b = quantiles(others);
@@ -164,21 +121,36 @@ void run_explain(const ExplainArguments& arguments) {
     throw Error(ErrorKind::usage, text::format("--row: found {}, wanted 0 <= T < {}", arguments.row, available));
   }
   Options options = arguments.engine.options;
-  options.backend = Backend::cpu;
+  if (options.backend == Backend::reference)
+    throw Error(ErrorKind::usage,
+                "--backend: found reference, wanted cpu or cuda (the reference only scores and sorts)");
+  const bool on_gpu = options.backend == Backend::cuda;
+  if (!on_gpu) options.backend = Backend::cpu;
   options.scores = true;  // the K-th score of every row is part of its report only then
   std::vector<std::int64_t> rows(arguments.row >= 0 ? 1 : static_cast<std::size_t>(available), arguments.row);
   if (arguments.row < 0) std::iota(rows.begin(), rows.end(), 0);
-  const Explanation explanation = explain_rows(trace.name(), trace.problem(), options, rows, "explain");
 
   Table table(command_line());
   Json json{{"command", "explain"}, {"version", DOSA_VERSION}};
-  describe_input(trace, table, json);
-  describe_engine(explanation.call.options, explanation.call.why, table, json);
-  table.row("rows", rows_by_path(explanation.call.selection.stats));
-  describe_rows(explanation, table, json);
+  std::string picture;
+  if (on_gpu) {
+    const Call call = call_engine(trace.problem(), options, "explain");
+    const DeviceExplanation explanation = explain_device(trace.name(), trace.problem(), call, rows);
+    describe_input(trace, table, json);
+    describe_engine(call.options, call.why, table, json);
+    describe_device(explanation, table, json);
+    if (!arguments.svg.empty()) picture = device_explanation_svg(explanation);
+  } else {
+    const Explanation explanation = explain_rows(trace.name(), trace.problem(), options, rows, "explain");
+    describe_input(trace, table, json);
+    describe_engine(explanation.call.options, explanation.call.why, table, json);
+    table.row("rows", rows_by_path(explanation.call.selection.stats));
+    describe_rows(explanation, table, json);
+    if (!arguments.svg.empty()) picture = explanation_svg(explanation);
+  }
   if (!arguments.svg.empty()) {
     OutputFile file(arguments.svg);
-    file.write(explanation_svg(explanation));
+    file.write(picture);
     file.commit();
     table.row("drawn", arguments.svg);
     json["svg"] = arguments.svg;
@@ -200,6 +172,12 @@ void add_explain(CLI::App& app, ExitCode&) {
                    "Draw it: scores against bounds, tau gap, slack, where the winners lie, work")
       ->type_name("FILE");
   arguments->engine.add_model(*command);
+  arguments->engine.add_backend(*command);
+  command->get_option("--backend")
+      ->description(
+          "Whose work is looked at: cpu (default, auto means it) or cuda (a Hopper GPU, model sm90: what the "
+          "device counted; it has no certificate)")
+      ->type_name("auto|cpu|cuda");
   arguments->engine.add_path(*command);
   arguments->engine.add_machine(*command);
   arguments->engine.add_certificate(*command);

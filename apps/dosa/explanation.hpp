@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "call.hpp"
+#include "picture.hpp"
 #include "report.hpp"
 #include "row_analysis.hpp"
 
@@ -40,10 +41,7 @@ struct Explanation {
   std::vector<double> negative_active_winners, negative_active_others;
 
   // Along the key axis: bins of equal width over 0..N.
-  struct Bin {
-    double visible = 0, winners = 0, scored = 0;  ///< scored: and not selected
-  };
-  std::vector<Bin> bins;
+  std::vector<KeyBin> bins;
 
   // Dot products of the rows looked at, by what they were for.
   double dense_dots = 0, retained_dots = 0, aggregate_dots = 0, refinement_dots = 0;

@@ -30,6 +30,13 @@ Json to_json(const Quantiles& q) {
   return {{"count", q.count}, {"min", q.min}, {"q1", q.q1}, {"median", q.median}, {"q3", q.q3}, {"max", q.max}};
 }
 
+Json to_json(const DeviceCounters& counters) {
+  return {{"candidates", counters.candidates}, {"compactions", counters.compactions},
+          {"repeats", counters.repeats},       {"sampled_rows", counters.sampled_rows},
+          {"stages_tma", counters.stages_tma}, {"stages_plain", counters.stages_plain},
+          {"status", counters.status}};
+}
+
 std::string text(const Quantiles& q, std::string_view unit) {
   if (q.count == 0) return "-";
   return text::format("{:.3g}{} median, {:.3g} to {:.3g}", q.median, unit, q.min, q.max);
@@ -133,6 +140,15 @@ void describe_stats(const Stats& stats, std::size_t workspace_bytes, const Expla
             text::format("{:.3f} of dense ({:.4g} of {:.4g})",
                          stats.dense_dot_products > 0 ? stats.dot_products / stats.dense_dot_products : 0.0,
                          stats.dot_products, stats.dense_dot_products));
+  if (stats.device) {
+    const auto count = [](std::uint64_t value) { return human_count(static_cast<double>(value)); };
+    table.row("device", text::format("{} candidates, {} compactions, {} rows streamed again; key stages: {} by the "
+                                     "tensor copy engine, {} by ordinary copies",
+                                     count(stats.device->candidates), count(stats.device->compactions),
+                                     count(stats.device->repeats), count(stats.device->stages_tma),
+                                     count(stats.device->stages_plain)));
+    json["device"] = to_json(*stats.device);
+  }
   table.row("time", text::format("{} ({} a row)", human_seconds(stats.seconds),
                                  human_seconds(stats.rows > 0 ? stats.seconds / static_cast<double>(stats.rows) : 0)));
   table.row("workspace", human_bytes(static_cast<double>(workspace_bytes)));

@@ -19,6 +19,7 @@ struct Quantiles {
 /// Of the values that are not NaN; sorts them.
 [[nodiscard]] Quantiles quantiles(std::vector<double> values);
 [[nodiscard]] Json to_json(const Quantiles& q);
+[[nodiscard]] Json to_json(const DeviceCounters& counters);
 /// "0.41 (0.03 to 1.20)": median and range; "-" where there is no value.
 [[nodiscard]] std::string text(const Quantiles& q, std::string_view unit = "");
 

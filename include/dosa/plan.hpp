@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "dosa/device_counters.hpp"
 #include "dosa/export.hpp"
 #include "dosa/problem.hpp"
 #include "dosa/types.hpp"
@@ -109,7 +110,8 @@ struct Stats {
   double dot_products = 0;        ///< done
   double dense_dot_products = 0;  ///< visible * H
   double seconds = 0;
-  std::vector<RowReport> row_reports;  ///< filled when sized Q by the caller
+  std::optional<DeviceCounters> device;  ///< of the CUDA backend over host tensors; of nobody else
+  std::vector<RowReport> row_reports;    ///< filled when sized Q by the caller
 };
 
 namespace detail {

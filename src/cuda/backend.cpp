@@ -139,6 +139,10 @@ void choose_loader(Params& p) {
                  : Loader::plain;
 }
 
+std::byte* start_of(std::byte* workspace) {
+  return workspace + (256 - reinterpret_cast<std::uintptr_t>(workspace) % 256) % 256;
+}
+
 Call make_call(const PlanState& state, const Problem& problem, std::byte* workspace) {
   const Shape& shape = state.shape;
   const Options& options = state.options;
@@ -180,7 +184,7 @@ Call make_call(const PlanState& state, const Problem& problem, std::byte* worksp
   p.blocks = call.layout.blocks;
   p.sample_keys = call.layout.sample_keys;
   p.capacity = call.layout.capacity;
-  std::byte* const base = workspace + (256 - reinterpret_cast<std::uintptr_t>(workspace) % 256) % 256;
+  std::byte* const base = start_of(workspace);
   const Layout& at = call.layout;
   p.counters = reinterpret_cast<DeviceCounters*>(base + at.counters);
   p.buffers = reinterpret_cast<Entry*>(base + at.buffers);
@@ -302,9 +306,12 @@ void run_cuda(const PlanState& state, const Problem& problem, const Selection& s
   Staging staging(moved.shape.device);
   const Problem there = staging.upload(problem);
   const Selection results = staging.outputs(selection);
-  queue(moved, there, results,
-        staging.allocate(layout_of(state.shape, state.options, hardware().multiprocessors).bytes), nullptr);
+  const Layout layout = layout_of(state.shape, state.options, hardware().multiprocessors);
+  auto* const memory = static_cast<std::byte*>(staging.allocate(layout.bytes));
+  queue(moved, there, results, memory, nullptr);
   check(cudaDeviceSynchronize(), "run");
+  DeviceCounters& counters = stats.device.emplace();
+  check(cudaMemcpy(&counters, start_of(memory) + layout.counters, sizeof counters, cudaMemcpyDeviceToHost), "counters");
   staging.download(results, selection);
 }
 

@@ -464,6 +464,23 @@ class Explain(Case):
         self.assertEqual(explained["survivors"], selected["survivors"])
         self.assertAlmostEqual(explained["dot_products_vs_dense"]["total"], selected["dot_products_vs_dense"], 9)
 
+    def test_the_device_tells_its_counters_or_is_an_error_as_for_select(self):
+        svg, arguments = self.folder / "x.svg", (SAMPLE, "--top-k", 256, "--backend", "cuda")
+        self.dosa("explain", *arguments[:3], "--backend", "reference", code=USAGE, says="wanted cpu or cuda")
+        cuda = next(backend for backend in self.info()["backends"] if backend["name"] == "cuda")
+        if not cuda["available"]:
+            wanted = self.dosa("select", *arguments, code=NOT_AVAILABLE, says="cuda").stderr
+            found = self.dosa("explain", *arguments, "--svg", svg, code=NOT_AVAILABLE, says="cuda").stderr
+            self.assertEqual(found, wanted)
+            self.assertFalse(svg.exists())
+            return
+        found = json.loads(self.dosa("explain", *arguments, "--svg", svg, "--json", "-").stdout)
+        self.assertEqual(found["selected"], 32 * 256)
+        self.assertGreaterEqual(found["device"]["candidates"], found["selected"])
+        self.assertEqual(found["device"]["status"], 0)
+        self.assertIn("No certificate", " ".join(ElementTree.parse(svg).getroot().itertext()))
+        self.dosa("explain", *arguments, "--row", 20, says=("20: ", "candidates", "none on this backend yet"))
+
     def test_rows_that_are_not_there(self):
         for row in (32, -2):
             self.dosa("explain", SAMPLE, "--top-k", 4, "--row", row, code=USAGE, says="0 <= T < 32")
