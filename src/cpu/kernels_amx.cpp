@@ -18,7 +18,9 @@ constexpr Kernels kKernels{Isa::amx, Table::keys, bf16_arithmetic, Table::panel_
                            Table::screen, Table::dots, avx512::model_bytes, avx512::model_row, avx512::model_scores,
                            count_not_below_512, compress_not_below_512, keep_not_below_512,
                            // Products are so cheap here that gathering a survivor costs several of them.
-                           Costs{.refine = 5, .key = 0.28}};
+                           Costs{.refine = 5, .key = 0.28},
+                           // Packing a key takes as long as three dense rows of it.
+                           32};
 
 }  // namespace
 

@@ -101,7 +101,9 @@ constexpr Kernels kKernels{Isa::amx,
                            avx512::model_scores,
                            count_not_below_512,
                            compress_not_below_512,
-                           keep_not_below_512};
+                           keep_not_below_512,
+                           Costs{},
+                           32};
 
 }  // namespace
 

@@ -8,8 +8,6 @@
 namespace dosa::cpu {
 namespace {
 
-// Rows of a tile share the packing of keys, up to a third of one certified row's work: sixteen rows leave two percent.
-constexpr int kTileRows = 16;
 constexpr std::int64_t kBudgetBase = std::int64_t{64} << 20;
 constexpr std::int64_t kBudgetKey = 32;
 
@@ -98,7 +96,7 @@ Layout make_layout(const Kernels& kernels, const Shape& shape, const Options& op
   const std::int64_t in_flight = std::max<std::int64_t>(1, budget / std::max<std::int64_t>(1, row_bytes - allowance));
 
   const std::int64_t rows = std::max<std::int64_t>(1, shape.rows);
-  layout.tile_rows = static_cast<int>(std::min<std::int64_t>({kTileRows, rows, in_flight}));
+  layout.tile_rows = static_cast<int>(std::min<std::int64_t>({kernels.tile_rows, rows, in_flight}));
   // One tile a thread where memory and rows allow it; otherwise all threads share the tile in flight.
   const std::int64_t tiles = (rows + layout.tile_rows - 1) / layout.tile_rows;
   const bool tile_a_thread = in_flight / layout.tile_rows >= threads && tiles >= 2 * threads;
