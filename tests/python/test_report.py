@@ -70,29 +70,40 @@ def test_a_trace_without_anything_to_bound(call, tmp_path):
     assert "nothing to bound" in page_text([result])
 
 
-def browser():
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("no Chromium: scripts/bootstrap check installs it")
-        pytest.skip("no Chromium")
-    return found
-
-
-def visit(page, folder):
-    """(document after its scripts ran, lines that reached the console)."""
-    done = subprocess.run(
+def dump(browser, page, folder):
+    return subprocess.run(
         [
-            browser(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+            browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
             f"--user-data-dir={folder}", "--enable-logging=stderr", "--log-level=0", "--window-size=1280,2400",
             "--virtual-time-budget=30000", "--dump-dom", page.as_uri(),
         ],
         capture_output=True, text=True, timeout=180,
     )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """A Chromium that shows a file of the tests' folder: Ubuntu's is a snap, absent in a container, confined elsewhere."""
+    folder = tmp_path_factory.mktemp("browser")
+    page = folder / "probe.html"
+    page.write_text("<!doctype html><title>shown</title>")
+    found = list(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
+    for candidate in found:
+        if "<title>shown</title>" in dump(candidate, page, folder / "profile").stdout:
+            return candidate
+    why = f"no Chromium that shows a local file (tried: {', '.join(found) or 'none found'})"
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{why}; Debian's package does, scripts/bootstrap check installs it")
+    pytest.skip(why)
+
+
+def visit(browser, page, folder):
+    """(document after its scripts ran, lines that reached the console)."""
+    done = dump(browser, page, folder)
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
-def test_the_page_in_a_browser(sample_trace, tmp_path):
+def test_the_page_in_a_browser(sample_trace, browser, tmp_path):
     hostile = tmp_path / "trace <b>&'\"<script>.safetensors"
     trace = dosa.trace.read(sample_trace)
     dosa.trace.write(hostile, *trace.rows(slice(0, 6)).arrays, metadata={"text": "</script><h1>not a heading</h1>"})
@@ -107,7 +118,7 @@ def test_the_page_in_a_browser(sample_trace, tmp_path):
     outside = re.sub(r"<script>.*?</script>", "", text, flags=re.S)
     assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", outside), "the page must need no network"
 
-    document, console = visit(page, tmp_path / "profile")
+    document, console = visit(browser, page, tmp_path / "profile")
     assert console == []
     body = re.search(r"<body([^>]*)>", document).group(1)
     data = {k: html.unescape(v) for k, v in re.findall(r'data-(\w+)="([^"]*)"', body)}
@@ -125,10 +136,10 @@ def test_the_page_in_a_browser(sample_trace, tmp_path):
     assert "<h1>not a heading</h1>" not in document
 
 
-def test_the_browser_check_sees_errors(tmp_path):
+def test_the_browser_check_sees_errors(browser, tmp_path):
     page = tmp_path / "broken.html"
     page.write_text("<!doctype html><body><script>console.error('told'); missing();</script></body>")
-    _, console = visit(page, tmp_path / "profile")
+    _, console = visit(browser, page, tmp_path / "profile")
     assert len(console) == 2
 
 

@@ -43,8 +43,9 @@ class Inputs {
         std::uint64_t s = 0;
         for (int i = 0; i < 8; ++i) s += below(16);
         const std::uint64_t distance = s > 60 ? s - 60 : 60 - s;
-        return static_cast<std::uint8_t>((s > 60 ? 0U : 0x80U) |
-                                         (distance == 0 ? 0U : 0x40U + 6U * std::bit_width(distance)));
+        return static_cast<std::uint8_t>(
+            (s > 60 ? 0U : 0x80U) |
+            (distance == 0 ? 0U : 0x40U + 6U * static_cast<unsigned>(std::bit_width(distance))));
       }
     }
   }
