@@ -32,7 +32,7 @@ enum class Path : std::uint8_t {
 };
 
 /// Instruction set of the CPU backend.
-enum class Isa : std::uint8_t { automatic, portable, avx2, avx512, amx };
+enum class Isa : std::uint8_t { automatic, portable, avx2, avx512, avx512bf16, amx };
 
 /// Order in which a row's selected keys are written.
 enum class Order : std::uint8_t {

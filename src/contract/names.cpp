@@ -18,8 +18,9 @@ constexpr std::array kBackends{Word<Backend>{Backend::automatic, "auto"},
                                Word<Backend>{Backend::cuda, "cuda"}};
 constexpr std::array kPaths{Word<Path>{Path::automatic, "auto"}, Word<Path>{Path::dense, "dense"},
                             Word<Path>{Path::dosa, "dosa"}};
-constexpr std::array kIsas{Word<Isa>{Isa::automatic, "auto"}, Word<Isa>{Isa::portable, "portable"},
-                           Word<Isa>{Isa::avx2, "avx2"}, Word<Isa>{Isa::avx512, "avx512"}, Word<Isa>{Isa::amx, "amx"}};
+constexpr std::array kIsas{
+    Word<Isa>{Isa::automatic, "auto"}, Word<Isa>{Isa::portable, "portable"},     Word<Isa>{Isa::avx2, "avx2"},
+    Word<Isa>{Isa::avx512, "avx512"},  Word<Isa>{Isa::avx512bf16, "avx512bf16"}, Word<Isa>{Isa::amx, "amx"}};
 constexpr std::array kOrders{Word<Order>{Order::index, "index"}, Word<Order>{Order::score, "score"}};
 constexpr std::array kBases{Word<IndexBase>{IndexBase::absolute, "absolute"},
                             Word<IndexBase>{IndexBase::window, "window"}, Word<IndexBase>{IndexBase::slot, "slot"}};

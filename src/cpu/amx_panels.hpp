@@ -7,6 +7,7 @@
 // is two stored rows, hi = bf16(x) and lo = bf16(x - hi), whose dot products are added in F32.
 #pragma once
 
+#include "cpu/bf16_avx512.hpp"
 #include "cpu/intrinsics.hpp"
 #include "cpu/lanes_avx512.hpp"
 #include "cpu/pack_avx512.hpp"
@@ -19,26 +20,10 @@ struct Lanes512x4 : Lanes512 {
   static constexpr int vectors = 4, panel_keys = 64;
 };
 
-/// bf16 in the upper halves of 16 F32 bit patterns, round to nearest even; infinities stay, NaN becomes a quiet NaN.
-inline __m512i bf16_of(__m512 x) {
-  const __m512i bits = _mm512_castps_si512(x);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
-  return _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q),
-                                 _mm512_and_si512(rounded, _mm512_set1_epi32(-65536)), _mm512_set1_epi32(0x7fc00000));
-}
-
-/// Dimensions d (low halves) and d + 16 (high halves) side by side.
-inline __m512i pairs_of(__m512i low, __m512i high) { return _mm512_or_si512(_mm512_srli_epi32(low, 16), high); }
-
 struct Bf16Sink {
   static constexpr int panel_keys = 64;
   static void store(std::byte* data, int group, int d, __m512 low, __m512 high) {
-    // E4M3 values have 4 significant bits: the upper half of the F32 is the bf16, exactly.
-    const __m512i upper_half = _mm512_set1_epi32(-65536);
-    const __m512i pair = pairs_of(_mm512_and_si512(_mm512_castps_si512(low), upper_half),
-                                  _mm512_and_si512(_mm512_castps_si512(high), upper_half));
-    _mm512_store_si512(data + d / 32 * 4096 + group * 1024 + d % 32 * 64, pair);
+    _mm512_store_si512(data + d / 32 * 4096 + group * 1024 + d % 32 * 64, bf16_pairs(low, high));
   }
 };
 

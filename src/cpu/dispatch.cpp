@@ -34,7 +34,7 @@ namespace {
 /// What keeps an instruction set from being used; empty where nothing does.
 struct Machine {
   std::string processor = "unknown processor";
-  std::string avx2, avx512, amx;
+  std::string avx2, avx512, avx512bf16, amx;
 };
 
 #if defined(__x86_64__)
@@ -109,6 +109,9 @@ Machine look() {
                                   {"AVX512VL", leaf7.ebx, 31}}));
   if (!saved(kZmm)) append(machine.avx512, "the operating system does not save the AVX-512 registers");
 
+  machine.avx512bf16 = machine.avx512;
+  append(machine.avx512bf16, lacking({{"AVX512_BF16", cpuid(7, 1).eax, 5}}));
+
   machine.amx = machine.avx512;
   append(machine.amx, lacking({{"AMX-TILE", leaf7.edx, 24}, {"AMX-BF16", leaf7.edx, 22}}));
   if (!saved(kTiles)) {
@@ -123,7 +126,7 @@ Machine look() {
 
 Machine look() {
   const std::string other = "the processor is not an x86-64";
-  return {"unknown processor", other, other, other};
+  return {"unknown processor", other, other, other, other};
 }
 
 #endif
@@ -133,12 +136,14 @@ const Machine& machine() {
   return seen;
 }
 
-constexpr Isa kBestFirst[] = {Isa::amx, Isa::avx512, Isa::avx2, Isa::portable};
+constexpr Isa kBestFirst[] = {Isa::amx, Isa::avx512bf16, Isa::avx512, Isa::avx2, Isa::portable};
 
 const Kernels* table(Isa isa) {
   switch (isa) {
     case Isa::amx:
       return amx_kernels();
+    case Isa::avx512bf16:
+      return avx512bf16_kernels();
     case Isa::avx512:
       return avx512_kernels();
     case Isa::avx2:
@@ -157,6 +162,8 @@ std::string obstacle(Isa isa) {
   switch (isa) {
     case Isa::amx:
       return machine().amx;
+    case Isa::avx512bf16:
+      return machine().avx512bf16;
     case Isa::avx512:
       return machine().avx512;
     case Isa::avx2:
@@ -170,6 +177,8 @@ std::string offer(Isa isa) {
   switch (isa) {
     case Isa::amx:
       return "bf16 tiles (AMX-TILE, AMX-BF16), the rest AVX-512";
+    case Isa::avx512bf16:
+      return "bf16 pairs, 16 lanes (AVX512_BF16), the rest AVX-512";
     case Isa::avx512:
       return "F32 multiply-add, 16 lanes (AVX512F, BW, VL, DQ)";
     case Isa::avx2:

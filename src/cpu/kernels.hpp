@@ -161,6 +161,7 @@ struct Kernels {
 [[nodiscard]] const Kernels* portable_kernels() noexcept;
 [[nodiscard]] const Kernels* avx2_kernels() noexcept;
 [[nodiscard]] const Kernels* avx512_kernels() noexcept;
+[[nodiscard]] const Kernels* avx512bf16_kernels() noexcept;
 [[nodiscard]] const Kernels* amx_kernels() noexcept;
 
 }  // namespace dosa::cpu

@@ -10,7 +10,7 @@
 namespace dosa::cpu {
 namespace {
 
-struct Lanes256 {
+struct Lanes256 : OneDimensionAStep {
   using Vector = __m256;
   static constexpr int width = 8;
   // 4 rows x 3 registers: 12 sums, 3 registers of keys and one broadcast are all 16 registers.
@@ -24,6 +24,7 @@ struct Lanes256 {
   static Vector subtract(Vector a, Vector b) { return _mm256_sub_ps(a, b); }
   static Vector multiply(Vector a, Vector b) { return _mm256_mul_ps(a, b); }
   static Vector multiply_add(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
+  static Vector accumulate(Vector row, Vector key, Vector sum) { return multiply_add(row, key, sum); }
   static Vector minimum(Vector a, Vector b) { return _mm256_min_ps(a, b); }
   static Vector maximum_or_second(Vector a, Vector b) { return _mm256_max_ps(a, b); }
   static Vector relu(Vector x) { return _mm256_max_ps(_mm256_setzero_ps(), x); }  // NaN in, NaN out

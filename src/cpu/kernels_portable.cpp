@@ -10,7 +10,7 @@
 namespace dosa::cpu {
 namespace {
 
-struct Lanes128 {
+struct Lanes128 : OneDimensionAStep {
   using Vector = float __attribute__((vector_size(16)));
   using Mask = std::int32_t __attribute__((vector_size(16)));
   static constexpr int width = 4;
@@ -29,6 +29,7 @@ struct Lanes128 {
   static Vector subtract(Vector a, Vector b) { return a - b; }
   static Vector multiply(Vector a, Vector b) { return a * b; }
   static Vector multiply_add(Vector a, Vector b, Vector c) { return a * b + c; }
+  static Vector accumulate(Vector row, Vector key, Vector sum) { return multiply_add(row, key, sum); }
   static Vector minimum(Vector a, Vector b) { return select(a < b, a, b); }
   static Vector maximum_or_second(Vector a, Vector b) { return select(a > b, a, b); }
   static Vector relu(Vector x) { return select(x <= zero(), zero(), x); }  // NaN in, NaN out

@@ -4,11 +4,12 @@
 #include <cstdint>
 
 #include "cpu/intrinsics.hpp"
+#include "cpu/panel_kernels.hpp"
 
 namespace dosa::cpu {
 namespace {  // NOLINT(cert-dcl59-cpp,google-build-namespaces): one copy a file, see panel_kernels.hpp
 
-struct Lanes512 {
+struct Lanes512 : OneDimensionAStep {
   using Vector = __m512;
   static constexpr int width = 16;
   // 8 rows x 3 registers: 24 sums, 3 registers of keys and one broadcast fit the 32 registers, and a panel of 48 keys
@@ -23,6 +24,7 @@ struct Lanes512 {
   static Vector subtract(Vector a, Vector b) { return _mm512_sub_ps(a, b); }
   static Vector multiply(Vector a, Vector b) { return _mm512_mul_ps(a, b); }
   static Vector multiply_add(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
+  static Vector accumulate(Vector row, Vector key, Vector sum) { return multiply_add(row, key, sum); }
   static Vector minimum(Vector a, Vector b) { return _mm512_min_ps(a, b); }
   static Vector maximum_or_second(Vector a, Vector b) { return _mm512_max_ps(a, b); }
   static Vector relu(Vector x) { return _mm512_max_ps(_mm512_setzero_ps(), x); }  // NaN in, NaN out

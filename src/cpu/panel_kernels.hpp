@@ -134,6 +134,12 @@ struct Scaled {
   [[nodiscard]] V down() const { return or_unbounded(Lanes::subtract(product, slack), -__builtin_inff()); }
 };
 
+/// Part of a Lanes whose products take one dimension a step, in F32. (bf16 pairs take two: kernels_avx512bf16.cpp.)
+struct OneDimensionAStep {
+  static int steps(int head_dim) { return head_dim; }
+  static float row_element(const float* row, int step) { return row[step] * kRowFactor; }
+};
+
 /// The F32 kernels. Panel: codes [D][panel_keys] F32, then scales, then features. Form: coefficients, then for each
 /// group of R rows [D][R] F32.
 template <class Lanes>
@@ -143,7 +149,9 @@ struct PanelKernels {
   static constexpr int tile = Lanes::vectors * Lanes::width;
   static_assert(keys % tile == 0 && keys % 16 == 0 && keys <= 64);
 
-  static std::size_t code_bytes(int head_dim) { return sizeof(float) * keys * static_cast<std::size_t>(head_dim); }
+  static std::size_t code_bytes(int head_dim) {
+    return sizeof(float) * keys * static_cast<std::size_t>(Lanes::steps(head_dim));
+  }
   static std::size_t panel_bytes(int head_dim, ScoreModel model) {
     return panel_bytes_of<keys>(code_bytes(head_dim), head_dim, model);
   }
@@ -153,8 +161,8 @@ struct PanelKernels {
 
   static std::size_t coefficient_bytes(int rows) { return rounded_up(sizeof(float) * static_cast<std::size_t>(rows)); }
   static std::size_t form_bytes(int rows, int head_dim) {
-    return coefficient_bytes(rows) +
-           rounded_up(sizeof(float) * static_cast<std::size_t>(rows) * static_cast<std::size_t>(head_dim));
+    return coefficient_bytes(rows) + rounded_up(sizeof(float) * static_cast<std::size_t>(rows) *
+                                                static_cast<std::size_t>(Lanes::steps(head_dim)));
   }
 
   static Form make_form(const FormSpec& spec, ScoreModel model, std::byte* memory) {
@@ -165,12 +173,13 @@ struct PanelKernels {
     auto* out = reinterpret_cast<float*>(memory + coefficient_bytes(rows));
     const Groups groups = Groups::of(rows, Lanes::rows);
     const float* row = spec.rows;
+    const int steps = Lanes::steps(spec.head_dim);
     for (int g = 0; g < groups.count; ++g) {
       const int size = groups.size(g);
       for (int r = 0; r < size; ++r) {
-        for (int d = 0; d < spec.head_dim; ++d) out[d * size + r] = row[r * spec.head_dim + d] * kRowFactor;
+        for (int s = 0; s < steps; ++s) out[s * size + r] = Lanes::row_element(row + r * spec.head_dim, s);
       }
-      out += size * spec.head_dim;
+      out += size * steps;
       row += size * spec.head_dim;
     }
     return form;
@@ -187,16 +196,17 @@ struct PanelKernels {
     for (int r = 0; r < R; ++r) {
       for (int v = 0; v < Lanes::vectors; ++v) acc[r][v] = Lanes::zero();
     }
+    const int steps = Lanes::steps(head_dim);
 #pragma GCC unroll 4
-    for (int d = 0; d < head_dim; ++d) {
+    for (int s = 0; s < steps; ++s) {
       V key[Lanes::vectors];
 #pragma GCC unroll 8
-      for (int v = 0; v < Lanes::vectors; ++v) key[v] = Lanes::load(codes + d * keys + v * Lanes::width);
+      for (int v = 0; v < Lanes::vectors; ++v) key[v] = Lanes::load(codes + s * keys + v * Lanes::width);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        const V row = Lanes::broadcast(rows[d * R + r]);
+        const V row = Lanes::broadcast(rows[s * R + r]);
 #pragma GCC unroll 8
-        for (int v = 0; v < Lanes::vectors; ++v) acc[r][v] = Lanes::multiply_add(row, key[v], acc[r][v]);
+        for (int v = 0; v < Lanes::vectors; ++v) acc[r][v] = Lanes::accumulate(row, key[v], acc[r][v]);
       }
     }
   }
@@ -282,7 +292,7 @@ struct PanelKernels {
             }
           }
       }
-      data += size * form.head_dim;
+      data += size * Lanes::steps(form.head_dim);
       row += size;
     }
   }
@@ -370,7 +380,7 @@ struct PanelKernels {
               }
             }
         }
-        data += size * form.head_dim;
+        data += size * Lanes::steps(form.head_dim);
         row += size;
       }
     }

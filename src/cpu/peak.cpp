@@ -33,6 +33,7 @@ double best_rate(double (*run)(long)) {
 double measured_f32_fma_peak(Isa isa) {
   switch (choose(isa).kernels->isa) {
     case Isa::amx:
+    case Isa::avx512bf16:
     case Isa::avx512:
       return best_rate(peak::avx512);
     case Isa::avx2:

@@ -1,0 +1,56 @@
+// The kernel table for AVX-512 with bf16 products (VDPBF16PS): two dimensions an instruction where F32 has one.
+#include "cpu/kernels.hpp"
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && \
+    defined(__AVX512BF16__)
+#include "cpu/bf16_avx512.hpp"
+#include "cpu/model_scores.hpp"
+#include "cpu/pack_avx512.hpp"
+#include "cpu/threshold_avx512.hpp"
+
+namespace dosa::cpu {
+namespace {
+
+/// A step takes the dimensions (d, d + 16) of a chunk of 32: the pairs that packing finds in two registers.
+struct LanesBf16 : Lanes512 {
+  static int steps(int head_dim) { return head_dim / 2; }
+  static float row_element(const float* row, int step) {
+    const int d = step / 16 * 32 + step % 16;
+    return __builtin_bit_cast(float, bf16_bits(row[d] * kRowFactor) | bf16_bits(row[d + 16] * kRowFactor) << 16U);
+  }
+  static Vector accumulate(Vector row, Vector key, Vector sum) {
+    return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(row), reinterpret_cast<__m512bh>(key));
+  }
+};
+
+struct PairSink {
+  static constexpr int panel_keys = LanesBf16::panel_keys;
+  static void store(std::byte* data, int group, int d, __m512 low, __m512 high) {
+    _mm512_store_si512(reinterpret_cast<float*>(data) + (d / 32 * 16 + d % 32) * panel_keys + 16 * group,
+                       bf16_pairs(low, high));
+  }
+};
+
+/// Products are exact (8 by 8 significant bits); what order and roundings the sums have is left open here: any tree of
+/// at most D additions, each off by at most 2^-23 of its result. An aggregate row is kept as one bf16 a dimension, 2^-9
+/// of it away; what the unit flushes to zero is paid for in form_header.
+Arithmetic arithmetic(int head_dim) { return {head_dim * 0x1p-23 * (1 + 0x1p-6), 0x1p-9, 0x1p-24}; }
+
+using Table = PanelKernels<LanesBf16>;
+
+constexpr Kernels kKernels{Isa::avx512bf16,        Table::keys,       arithmetic,           Table::panel_bytes,
+                           Table::form_bytes,      Table::make_panel, pack_panel<PairSink>, Table::make_form,
+                           Table::upper,           Table::bounds,     Table::screen,        Table::dots,
+                           avx512::model_bytes,    avx512::model_row, avx512::model_scores, count_not_below_512,
+                           compress_not_below_512, keep_not_below_512};
+
+}  // namespace
+
+const Kernels* avx512bf16_kernels() noexcept { return &kKernels; }
+
+}  // namespace dosa::cpu
+#else
+namespace dosa::cpu {
+const Kernels* avx512bf16_kernels() noexcept { return nullptr; }
+}  // namespace dosa::cpu
+#endif
