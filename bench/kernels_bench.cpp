@@ -145,7 +145,7 @@ int main(int argc, char** argv) {
   for (const IsaInfo& isa : available_isas()) {
     if (!isa.available) continue;
     const Kernels* kernels = choose(isa.isa).kernels;
-    const double peak = isa.isa == Isa::amx ? measured_bf16_amx_peak() : measured_f32_fma_peak(isa.isa);
+    const double peak = measured_peak(isa.isa);
     const std::string prefix = std::string(name(isa.isa)) + "/";
     benchmark::AddCustomContext(prefix + "peak_gflops", std::to_string(peak));
     for (const int rows : {1, 2, 4, 8, 10, 14, 15, 16, 17, 18, 20, 22, 24, 32, 34, 64}) {

@@ -142,7 +142,7 @@ void EngineArguments::add_result(CLI::App& command) {
 void EngineArguments::add_machine(CLI::App& command) {
   add_word(command, "--isa", options.isa, parse_isa,
            "Instruction set of the cpu backend. Default: DOSA_ISA, else the best there is (dosa info)",
-           "auto|portable|avx2|avx512|amx");
+           "auto|portable|avx2|avx512|avx512bf16|amx");
   command.add_option("--threads", options.threads, "Threads. Default, and 0: as many as the process may use")
       ->type_name("T");
 }

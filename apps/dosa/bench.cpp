@@ -71,9 +71,7 @@ Json seconds_json(const Quantiles& q) {
 }
 
 /// GFLOP/s of multiply-adds that this machine was measured to reach with this instruction set, all threads together.
-double peak_gflops(Isa isa, int threads) {
-  return threads * (isa == Isa::amx ? cpu::measured_bf16_amx_peak() : cpu::measured_f32_fma_peak(isa));
-}
+double peak_gflops(Isa isa, int threads) { return threads * cpu::measured_peak(isa); }
 
 // nlohmann's move constructor asserts, which the check takes for a throw.
 struct InputResult {  // NOLINT(bugprone-exception-escape)
@@ -180,7 +178,10 @@ InputResult bench_input(const BenchArguments& arguments, const std::string& path
         {"why", candidate.why}};
   }
   std::string below = text::format("  peak: {:.1f} GFLOP/s, {} multiply-adds measured on one core, times {}\n", peak,
-                                   isa == Isa::amx ? "bf16 tile" : "F32", counted(threads, "thread"));
+                                   isa == Isa::amx          ? "bf16 tile"
+                                   : isa == Isa::avx512bf16 ? "bf16 pair"
+                                                            : "F32",
+                                   counted(threads, "thread"));
   if (on_gpu)
     below =
         "  every call copies the trace to the device and the result back; tools/device_bench times what lies there\n";

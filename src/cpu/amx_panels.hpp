@@ -3,8 +3,8 @@
 //
 // Panel: 64 keys as [D/32][4 blocks of 16 keys][16 pairs of dimensions][16 keys][2] bf16: one tile of the second
 // operand is 1 KiB in a row. A pair is (d, d + 16) of its chunk of 32: the order of dimensions is free as long as rows
-// use the same. Form: coefficients, then for each block of R <= 16 rows [D/32][R][16 pairs][2] bf16. An aggregate row x
-// is two stored rows, hi = bf16(x) and lo = bf16(x - hi), whose dot products are added in F32.
+// use the same. Form: coefficients, then for each block of R <= 16 rows [D/32][R][16 pairs][2] bf16. An aggregate row
+// is rounded to bf16.
 #pragma once
 
 #include "cpu/bf16_avx512.hpp"
@@ -27,13 +27,6 @@ struct Bf16Sink {
   }
 };
 
-/// TDPBF16PS multiplies exactly (8 by 8 significant bits) and adds in an order and with roundings that Intel leaves
-/// open: any tree of at most D additions, each off by at most 2^-23 of its result, is within D 2^-23 (1 + 2^-14) of the
-/// sum of magnitudes. An aggregate's two dot products cost one addition more, and |hi| + |lo| <= (1 + 2^-7) |hi + lo|:
-/// bf16 keeps 8 bits, so |x - hi| <= 2^-9 |x| and |x - hi - lo| <= 2^-18 |x| (x - hi is exact in F32). What the unit
-/// flushes to zero is paid for in form_header.
-inline Arithmetic bf16_arithmetic(int head_dim) { return {(head_dim + 1) * 0x1p-23 * (1 + 0x1p-6), 0x1p-17, 0x1p-24}; }
-
 template <class Tiles>
 struct AmxKernels {
   using Lanes = Lanes512x4;
@@ -48,43 +41,36 @@ struct AmxKernels {
     return make_panel_of<keys>(memory, code_bytes(head_dim), head_dim, model);
   }
 
-  /// Stored rows in blocks of one size, so that one tile configuration serves a form; the last blocks may end in zero
+  /// Rows in blocks of one size, so that one tile configuration serves a form; the last blocks may end in zero
   /// rows.
   struct Blocks {
     int stored, count, rows;
-    static Blocks of(int relu_rows, int aggregate_rows) {
-      const int stored = relu_rows + 2 * aggregate_rows;
+    static Blocks of(int stored) {
       const int count = (stored + most_rows - 1) / most_rows;
       return {stored, count, count == 0 ? 0 : (stored + count - 1) / count};
     }
+    static Blocks of(const Form& form) { return of(form.relu_rows + form.aggregate_rows); }
   };
 
   static std::size_t coefficient_bytes(int relu_rows) {
     return rounded_up(sizeof(float) * static_cast<std::size_t>(relu_rows));
   }
-  /// Enough for any division of `rows` into relu rows and at most 4 aggregates.
   static std::size_t form_bytes(int rows, int head_dim) {
-    const Blocks most = Blocks::of(rows > 4 ? rows - 4 : 0, rows > 4 ? 4 : rows);
+    const Blocks most = Blocks::of(rows);
     return coefficient_bytes(rows) + 2 * static_cast<std::size_t>((most.stored + most.count) * head_dim);
   }
 
   static Form make_form(const FormSpec& spec, ScoreModel model, std::byte* memory) {
     const Form form = form_header(spec, model, memory);
-    const Blocks blocks = Blocks::of(spec.relu_rows, spec.aggregate_rows);
+    const Blocks blocks = Blocks::of(form);
     auto* coefficients = reinterpret_cast<float*>(memory);
     for (int j = 0; j < spec.relu_rows; ++j) coefficients[j] = spec.coef[j];
     std::byte* out = memory + coefficient_bytes(spec.relu_rows);
-    const int split = spec.relu_rows + spec.aggregate_rows;
     const __m512 factor = _mm512_set1_ps(kRowFactor);
     for (int j = 0; j < blocks.count * blocks.rows; ++j) {
       std::byte* block = out + j / blocks.rows * blocks.rows * spec.head_dim * 2 + j % blocks.rows * 64;
-      const bool low = j >= split;
-      const float* row = j < blocks.stored ? spec.rows + (low ? j - spec.aggregate_rows : j) * spec.head_dim : nullptr;
-      const auto stored = [&](const float* from) {
-        const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(from), factor);
-        const __m512i high = bf16_of(x);
-        return low ? bf16_of(_mm512_sub_ps(x, _mm512_castsi512_ps(high))) : high;
-      };
+      const float* row = j < blocks.stored ? spec.rows + j * spec.head_dim : nullptr;
+      const auto stored = [&](const float* from) { return bf16_of(_mm512_mul_ps(_mm512_loadu_ps(from), factor)); };
       for (int d = 0; d < spec.head_dim; d += 32) {
         const __m512i pair = row == nullptr ? _mm512_setzero_si512() : pairs_of(stored(row + d), stored(row + d + 16));
         _mm512_storeu_si512(block + d * blocks.rows * 2, pair);
@@ -104,7 +90,6 @@ struct AmxKernels {
   };
   struct Aggregates {
     __m512 largest[4];
-    __m512 high[4][4];  // dot products of the aggregates' hi rows
   };
 
   /// A block of rows on its way to its epilogue. Rows: first .. first + rows - 1 of the form's stored rows.
@@ -130,18 +115,11 @@ struct AmxKernels {
     sums = {{sum0, sum1, sum2, sum3}};
   }
 
-  /// Stored rows first .. first + count - 1 counted from the first aggregate.
-  static void add_aggregate_rows(int aggregate_rows, const float* dots, int first, int count, Aggregates& aggregates) {
-    for (int a = first; a < first + count; ++a, dots += keys) {
-      if (a < aggregate_rows) {
-        for (int v = 0; v < 4; ++v) aggregates.high[a][v] = _mm512_load_ps(dots + 16 * v);
-      } else if (a < 2 * aggregate_rows) {
-        // NaN and -inf leave the aggregate as it is: a smaller aggregate is a larger bound.
-        for (int v = 0; v < 4; ++v) {
-          const __m512 dot = _mm512_add_ps(aggregates.high[a - aggregate_rows][v], _mm512_load_ps(dots + 16 * v));
-          aggregates.largest[v] = Lanes::maximum_or_second(dot, aggregates.largest[v]);
-        }
-      }  // else zero rows
+  /// NaN and -inf leave the aggregate as it is: a smaller aggregate is a larger bound.
+  static void add_aggregate_rows(const float* dots, int count, Aggregates& aggregates) {
+    for (; count > 0; --count, dots += keys) {
+      for (int v = 0; v < 4; ++v)
+        aggregates.largest[v] = Lanes::maximum_or_second(_mm512_load_ps(dots + 16 * v), aggregates.largest[v]);
     }
   }
 
@@ -153,11 +131,11 @@ struct AmxKernels {
     const int relu_to = to < relu ? to : relu;
     add_relu_rows(reinterpret_cast<const float*>(form.data) + pending.first + from, pending.buffer->dots + from * keys,
                   relu_to - from, sums);
-    const int aggregate_from = from > relu ? from : relu;
-    if (aggregate_from < to) {
-      add_aggregate_rows(form.aggregate_rows, pending.buffer->dots + aggregate_from * keys, aggregate_from - relu,
-                         to - aggregate_from, aggregates);
-    }
+    // The rows that fill up the last block are zeros, and a zero may be more than what the aggregates come to.
+    const int stored = relu + form.aggregate_rows;
+    const int aggregate_from = from > relu ? from : relu, aggregate_to = to < stored ? to : stored;
+    if (aggregate_from < aggregate_to)
+      add_aggregate_rows(pending.buffer->dots + aggregate_from * keys, aggregate_to - aggregate_from, aggregates);
   }
 
   /// The share of the pending rows that runs under one chunk's products.
@@ -315,7 +293,7 @@ struct AmxKernels {
     Blocks blocks[64];
     unsigned sizes = 0;
     for (int i = 0; i < count; ++i) {
-      blocks[i] = Blocks::of(items[i].form->relu_rows, items[i].form->aggregate_rows);
+      blocks[i] = Blocks::of(*items[i].form);
       sizes |= 1U << static_cast<unsigned>(blocks[i].rows);
     }
     Sums sums{};
@@ -350,29 +328,18 @@ struct AmxKernels {
   // NOLINTEND(readability-non-const-parameter)
 
   static void dots(const Form& form, int wanted, const Panel& panel, float* dots) {
-    const Blocks blocks = Blocks::of(form.relu_rows, form.aggregate_rows);
+    const Blocks blocks = Blocks::of(form);
     if (blocks.count == 0) return;
     const std::byte* rows = form.data + coefficient_bytes(form.relu_rows);
-    const int last =
-        wanted > form.relu_rows ? wanted + form.aggregate_rows : wanted;  // one past the stored rows needed
     Buffer buffer;
     typename Tiles::Session session;
     session.use(blocks.rows);
-    for (int b = 0; b * blocks.rows < last; ++b) {
-      block_products(rows + b * blocks.rows * form.head_dim * 2, blocks.rows, panel.data, form.head_dim / 32, nullptr,
+    for (int first = 0; first < wanted; first += blocks.rows) {
+      block_products(rows + first * form.head_dim * 2, blocks.rows, panel.data, form.head_dim / 32, nullptr,
                      [](int) {});
       store_block(&buffer);
-      for (int r = 0; r < blocks.rows; ++r) {
-        const int stored = b * blocks.rows + r;
-        const bool low = stored >= form.relu_rows + form.aggregate_rows;
-        const int row = low ? stored - form.aggregate_rows : stored;
-        if (stored >= blocks.stored || row >= wanted) continue;
-        float* out = dots + row * keys;
-        for (int v = 0; v < 4; ++v) {
-          const __m512 x = _mm512_load_ps(buffer.dots + r * keys + 16 * v);
-          _mm512_storeu_ps(out + 16 * v, low ? _mm512_add_ps(x, _mm512_loadu_ps(out + 16 * v)) : x);
-        }
-      }
+      const int count = wanted - first < blocks.rows ? wanted - first : blocks.rows;
+      __builtin_memcpy(dots + first * keys, buffer.dots, sizeof(float) * keys * static_cast<std::size_t>(count));
     }
   }
 };

@@ -31,18 +31,13 @@ struct PairSink {
   }
 };
 
-/// Products are exact (8 by 8 significant bits); what order and roundings the sums have is left open here: any tree of
-/// at most D additions, each off by at most 2^-23 of its result. An aggregate row is kept as one bf16 a dimension, 2^-9
-/// of it away; what the unit flushes to zero is paid for in form_header.
-Arithmetic arithmetic(int head_dim) { return {head_dim * 0x1p-23 * (1 + 0x1p-6), 0x1p-9, 0x1p-24}; }
-
 using Table = PanelKernels<LanesBf16>;
 
-constexpr Kernels kKernels{Isa::avx512bf16,        Table::keys,       arithmetic,           Table::panel_bytes,
-                           Table::form_bytes,      Table::make_panel, pack_panel<PairSink>, Table::make_form,
-                           Table::upper,           Table::bounds,     Table::screen,        Table::dots,
-                           avx512::model_bytes,    avx512::model_row, avx512::model_scores, count_not_below_512,
-                           compress_not_below_512, keep_not_below_512};
+constexpr Kernels kKernels{Isa::avx512bf16,        Table::keys,        bf16_arithmetic,      Table::panel_bytes,
+                           Table::form_bytes,      Table::make_panel,  pack_panel<PairSink>, Table::make_form,
+                           Table::upper,           Table::bounds,      Table::screen,        Table::dots,
+                           avx512::model_bytes,    avx512::model_row,  avx512::model_scores, count_not_below_512,
+                           compress_not_below_512, keep_not_below_512, Costs{.refine = 2.8}};
 
 }  // namespace
 

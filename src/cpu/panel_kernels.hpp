@@ -63,10 +63,10 @@ inline Panel make_panel_of(std::byte* memory, std::size_t code_bytes, int head_d
 }
 
 /// Copies what a Form shares with its FormSpec. A sum of products of arbitrary F32 rows may lose a little to numbers
-/// below the F32 range: the F32 units 2^-150 a term; the bf16 units flush to zero, for two stored rows of D terms at
-/// most 4 D results below 2^-126 and 2 D inputs below 2^-126 times a stored code of at most 1.75, together less than
-/// 2^-114. The constant is raised by 2^-100 and then by 2^-22 of itself, so that its own two roundings cannot undo
-/// that. Relu rows never come near: their products are multiples of 2^-18.
+/// below the F32 range: the F32 units 2^-150 a term; the bf16 units flush to zero at most 2 D results below
+/// 2^-126 and D inputs below 2^-126 times a stored code of at most 1.75, together less than 2^-115. The constant is
+/// raised by 2^-100 and then by 2^-22 of itself, so that its own two roundings cannot undo that. Relu rows never come
+/// near: their products are multiples of 2^-18.
 inline Form form_header(const FormSpec& spec, ScoreModel model, std::byte* memory) {
   Form form;
   form.data = memory;

@@ -30,10 +30,12 @@ double best_rate(double (*run)(long)) {
 
 }  // namespace
 
-double measured_f32_fma_peak(Isa isa) {
+double measured_peak(Isa isa) {
   switch (choose(isa).kernels->isa) {
     case Isa::amx:
+      return best_rate(peak::amx);
     case Isa::avx512bf16:
+      return best_rate(peak::avx512bf16);
     case Isa::avx512:
       return best_rate(peak::avx512);
     case Isa::avx2:
@@ -41,11 +43,6 @@ double measured_f32_fma_peak(Isa isa) {
     default:
       return best_rate(peak::portable);
   }
-}
-
-double measured_bf16_amx_peak() {
-  static_cast<void>(choose(Isa::amx));
-  return best_rate(peak::amx);
 }
 
 }  // namespace dosa::cpu

@@ -117,7 +117,7 @@ void refine(const TileContext& tile, ThreadMemory& thread, RowWork& work, const 
   Panel& panel = thread.panel;
   for (std::int64_t first = 0; first < count; first += kernels.panel_keys) {
     const auto block = static_cast<int>(std::min<std::int64_t>(kernels.panel_keys, count - first));
-    kernels.pack(tile.keys, keys + first, 0, block, tile.pack, panel);
+    kernels.pack(tile.keys, keys + first, 0, block, {tile.options->model, nullptr}, panel);  // no row asks for a mean
     kernels.bounds(work.dense, panel, panel_lower, panel_upper);
     std::memcpy(lower + first, panel_lower, static_cast<std::size_t>(block) * sizeof(float));
     std::memcpy(upper + first, panel_upper, static_cast<std::size_t>(block) * sizeof(float));

@@ -209,7 +209,7 @@ TEST(Names, RoundTripAndListTheWords) {
   round_trips({ScoreModel::f64, ScoreModel::sm90}, parse_score_model);
   round_trips({Backend::automatic, Backend::reference, Backend::cpu, Backend::cuda}, parse_backend);
   round_trips({Path::automatic, Path::dense, Path::dosa}, parse_path);
-  round_trips({Isa::automatic, Isa::portable, Isa::avx2, Isa::avx512, Isa::amx}, parse_isa);
+  round_trips({Isa::automatic, Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512bf16, Isa::amx}, parse_isa);
   round_trips({Order::index, Order::score}, parse_order);
   round_trips({IndexBase::absolute, IndexBase::window, IndexBase::slot}, parse_index_base);
 }
