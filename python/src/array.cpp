@@ -39,7 +39,9 @@ std::string dtype_name(const dlpack::DataType& dtype) {
   return text::format("dtype code {} of {} bits", dtype.code, dtype.bits);
 }
 
-// What a Py_buffer's format says, or a type code that nothing accepts. Native sizes as `struct` has them.
+constexpr std::uint8_t kUnknown = 255;  // a type code that nothing accepts
+
+// What a Py_buffer's format says, or kUnknown. Native sizes as `struct` has them.
 dlpack::DataType buffer_dtype(const char* format, Py_ssize_t item_size) {
   const char* letter = format == nullptr ? "B" : format;
   if (*letter == '@' || *letter == '=' || *letter == '<') ++letter;
@@ -72,7 +74,7 @@ dlpack::DataType buffer_dtype(const char* format, Py_ssize_t item_size) {
         break;
     }
   }
-  return {255, bits, 1};
+  return {kUnknown, bits, 1};
 }
 
 [[noreturn]] void no_array(const std::string& name, nb::handle object, const std::string& why) {
@@ -136,7 +138,7 @@ Array::Array(nb::handle object, const char* name, const nb::object& stream) : na
     // A float8 dtype that the framework's DLPack does not carry: its bytes are what is wanted.
     nb::object codes = nb::module_::import_("dosa._interop").attr("code_bytes")(object);
     if (codes.is_none())
-      throw TypeMismatch(text::format("{}: found {}, which cannot be exported: {}", name_,
+      throw TypeMismatch(text::format("{}: found {}, wanted a dtype that its framework exports ({})", name_,
                                       nb::hasattr(object, "dtype") ? text_of(object.attr("dtype")) : "an array",
                                       refusal));
     *this = Array(codes, name, stream);
@@ -170,6 +172,7 @@ bool Array::read_buffer(nb::handle object) {
              }};
   const Py_buffer& buffer = *buffer_;
   dtype_ = buffer_dtype(buffer.format, buffer.itemsize);
+  if (dtype_.code == kUnknown) format_ = buffer.format;
   data_ = buffer.buf;
   read_only_ = buffer.readonly != 0;
   if (buffer.ndim > kMaxRank)
@@ -201,7 +204,7 @@ void Array::read_capsule(nb::handle capsule) {
   } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor") != 0) {
     read_tensor(static_cast<dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"))->tensor);
   } else {
-    throw TypeMismatch(text::format("{}: __dlpack__ returned no DLPack capsule", name_));
+    throw TypeMismatch(text::format("{}: found no DLPack capsule from __dlpack__, wanted one", name_));
   }
 }
 
@@ -235,7 +238,8 @@ void Array::read_tensor(const dlpack::Tensor& tensor) {
 }
 
 std::string Array::found() const {
-  return text::format("{} [{}]", dtype_name(dtype_), fmt::join(shape_.begin(), shape_.begin() + rank_, ", "));
+  const std::string dtype = format_.empty() ? dtype_name(dtype_) : text::format("buffer format '{}'", format_);
+  return text::format("{} [{}]", dtype, fmt::join(shape_.begin(), shape_.begin() + rank_, ", "));
 }
 
 void Array::mismatch(const char* wanted) const {

@@ -88,6 +88,7 @@ class Array {
   int rank_ = -1;
   std::array<std::int64_t, kMaxRank> shape_{}, strides_{};
   dlpack::DataType dtype_{};
+  std::string format_;  ///< of a buffer, where it names no dtype that DLPack knows
   Device device_{};
   bool read_only_ = false;
   void* stream_ = nullptr;

@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "contract/text.hpp"
+#include "contract/validate.hpp"
 #include "memory.hpp"
 #include "problem.hpp"
 #include "register.hpp"
@@ -73,8 +74,7 @@ void queue(const Plan& plan, const Inputs& inputs, const Selection& selection, c
   if (workspace.absent() && plan.workspace_bytes() > 0)
     throw Error(ErrorKind::bad_input,
                 text::format("workspace: found none, wanted uint8 [{}] on the device of q", plan.workspace_bytes()));
-  if (!workspace.absent() && !(workspace.device() == plan.shape().device))
-    throw Error(ErrorKind::bad_input, "workspace: lies on another device than the plan's");
+  if (!workspace.absent()) detail::check_device("workspace", workspace.device(), plan.shape().device);
   if (!carry.absent()) throw Error(ErrorKind::usage, "carry: found one for tensors on a device, wanted None");
 #if __has_include("dosa/cuda.hpp")
   void* const stream = inputs.stream_handle();
@@ -101,8 +101,8 @@ RunStats run_plan(const Plan& plan, const Inputs& inputs, nb::handle indices, nb
     queue(plan, inputs, selection, lent, kept);
     return result;
   }
-  if (!(lent.device() == Device{}) || !(kept.device() == Device{}))
-    throw Error(ErrorKind::bad_input, "workspace, carry: found memory of a device, wanted host memory like q's");
+  detail::check_device("workspace", lent.device(), {});
+  detail::check_device("carry", kept.device(), {});
   std::optional<Memory> own;
   if (lent.absent()) own.emplace(static_cast<std::int64_t>(plan.workspace_bytes()));
   if (reports) result.stats.row_reports.resize(static_cast<std::size_t>(plan.shape().rows));

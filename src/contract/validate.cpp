@@ -16,12 +16,16 @@ constexpr std::int64_t kIndexLimit = std::int64_t{1} << 31;
 [[noreturn]] void bad(const std::string& message) { throw Error(ErrorKind::bad_input, message); }
 [[noreturn]] void usage(const std::string& message) { throw Error(ErrorKind::usage, message); }
 
+std::string place(const Device& device) {
+  return device.kind == DeviceKind::cpu ? "host memory" : text::format("memory of cuda:{}", device.index);
+}
+
 template <class T, std::size_t Rank>
 void check_view(const char* name, const TensorView<T, Rank>& view, std::array<std::int64_t, Rank> wanted,
                 const Device& device, bool last_contiguous) {
   if (view.shape != wanted)
     bad(text::format("{}: found shape [{}], wanted [{}]", name, fmt::join(view.shape, ", "), fmt::join(wanted, ", ")));
-  if (!(view.device == device)) bad(text::format("{}: lies on another device than the plan's", name));
+  detail::check_device(name, view.device, device);
   bool empty = false;
   for (const std::int64_t extent : wanted) empty = empty || extent == 0;
   if (empty) return;
@@ -29,7 +33,7 @@ void check_view(const char* name, const TensorView<T, Rank>& view, std::array<st
   if (last_contiguous && wanted[Rank - 1] > 1 && view.strides[Rank - 1] != 1)
     bad(text::format("{}: found stride {} on the last axis, wanted 1", name, view.strides[Rank - 1]));
   if (reinterpret_cast<std::uintptr_t>(view.data) % alignof(T) != 0)
-    bad(text::format("{}: found an address that is not a multiple of {}", name, alignof(T)));
+    bad(text::format("{}: found an address that is not a multiple of {}, wanted one that is", name, alignof(T)));
 }
 
 void check_visible_pages(const PagedKeys& keys, const Problem& problem, const Shape& shape, const Options& options) {
@@ -102,6 +106,12 @@ Shape shape_of(const Problem& problem) {
 
 namespace detail {
 
+void check_device(std::string_view name, const Device& found, const Device& wanted) {
+  if (!(found == wanted))
+    bad(text::format("{}: lies on another device than the plan's: found {}, wanted {}", name, place(found),
+                     place(wanted)));
+}
+
 void validate_shape(const Shape& shape) {
   if (shape.rows < 0) bad(text::format("q: found {} rows, wanted 0 or more", shape.rows));
   if (shape.heads < 1 || shape.heads > 128) bad(text::format("q: found {} heads, wanted 1..128", shape.heads));
@@ -161,13 +171,13 @@ void validate_problem(const Problem& problem, const Shape& shape, const Options&
   }
   const auto& paged = std::get<PagedKeys>(problem.keys);
   check_view("block_table", paged.block_table, {shape.requests, shape.keys / shape.page_size}, shape.device, false);
-  if (!(paged.device == shape.device)) bad("paged keys: lie on another device than the plan's");
+  check_device("paged keys", paged.device, shape.device);
   const std::int64_t page_bytes = std::int64_t{paged.page_size} * (shape.head_dim + 4);
   if (paged.page_stride < page_bytes || paged.page_stride % 4 != 0)
     bad(text::format("paged keys: found a page stride of {} bytes, wanted a multiple of 4, {} or more",
                      paged.page_stride, page_bytes));
   if (reinterpret_cast<std::uintptr_t>(paged.cache) % alignof(float) != 0)
-    bad("paged keys: found a cache address that is not a multiple of 4");
+    bad("paged keys: found a cache address that is not a multiple of 4, wanted one that is");
   if (paged.cache == nullptr && paged.pages > 0) bad("paged keys: found no data (null pointer)");
   // Values that lie on a device are not read back: the run leaves such rows and keys out and says so in a status word.
   const bool readable = shape.device.kind == DeviceKind::cpu;

@@ -107,5 +107,11 @@ def test_a_device_tensor_is_one(call):
     if not dosa.info().backends["cuda"][0]:
         with pytest.raises(dosa.NotAvailableError):
             dosa.plan_for(q, k, k_scale, weights, ks, ke, top_k=3)
-    with pytest.raises(dosa.BadInputError, match="another device"):
+    with pytest.raises(dosa.BadInputError, match="weights: .*another device.*: found memory of cuda:0, wanted host memory"):
         dosa.select(*c.arrays[:3], weights, ks, ke, top_k=3)
+    for name in ("workspace", "carry"):
+        lent = Plain(np.zeros(1 << 20, np.uint8), device=2)
+        with pytest.raises(dosa.BadInputError, match=f"{name}: .*found memory of cuda:0, wanted host memory"):
+            dosa.select(*c.arrays, top_k=3, **{name: lent})
+    with pytest.raises(dosa.BadInputError, match="k: found DLPack device type 7, wanted CPU or CUDA memory"):
+        dosa.select(c.q, Plain(c.k, device=7), *c.arrays[2:], top_k=3)
