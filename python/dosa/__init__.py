@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._core import Memory, Stats
+from ._core import DeviceCounters, Memory, Stats
 from ._errors import (
     BadInputError,
     Error,
@@ -21,6 +21,7 @@ from ._errors import (
     UsageError,
 )
 from ._select import Plan, Selection, merge, plan, plan_for, scores, select
+from ._types import RowReports
 
 if TYPE_CHECKING:
     from . import trace
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BadInputError",
+    "DeviceCounters",
     "Error",
     "Info",
     "InputTypeError",
@@ -37,6 +39,7 @@ __all__ = [
     "Memory",
     "NotAvailableError",
     "Plan",
+    "RowReports",
     "Selection",
     "Stats",
     "UsageError",

@@ -1,6 +1,8 @@
 from os import PathLike
 from typing import Any
 
+from ._types import RowReports
+
 class Memory:
     """Host bytes that a caller keeps between calls (workspace, carry), uninitialised. One call at a time."""
 
@@ -91,37 +93,79 @@ class Plan:
         reports: bool,
     ) -> Stats: ...
 
+class DeviceCounters:
+    """What the CUDA backend counted in one call over arrays in host memory."""
+
+    @property
+    def candidates(self) -> int:
+        """(row, key) pairs that reached a candidate buffer."""
+    @property
+    def compactions(self) -> int:
+        """Candidate buffers cut back to the best K because they were full."""
+    @property
+    def repeats(self) -> int:
+        """Rows streamed again because a predicted threshold was too high."""
+    @property
+    def sampled_rows(self) -> int:
+        """Rows whose first threshold came from a sample of their keys."""
+    @property
+    def stages_tma(self) -> int:
+        """Key stages that the tensor copy engine brought."""
+    @property
+    def stages_plain(self) -> int:
+        """Key stages that ordinary copies brought."""
+    @property
+    def status(self) -> int:
+        """Bit 0: a row_request out of range (an empty row); bit 1: a visible page out of range."""
+
 class Stats:
-    """Counters of one call: plain sums over rows, the same at every thread count except for `seconds`."""
+    """Counters of one call: plain sums over rows, the same at every thread count except for `seconds`.
+
+    A call over arrays on a device is queued and reads nothing back: of its counters only `rows` is set.
+    """
 
     @property
     def model(self) -> str:
         """The score model whose bits were ranked: "f64" or "sm90"."""
     @property
-    def backend(self) -> str: ...
+    def backend(self) -> str:
+        """Who computed: "reference", "cpu" or "cuda"."""
     @property
     def rows(self) -> int: ...
     @property
-    def rows_dense(self) -> int: ...
+    def rows_dense(self) -> int:
+        """Rows whose keys were all screened with all heads."""
     @property
-    def rows_dosa(self) -> int: ...
+    def rows_dosa(self) -> int:
+        """Rows whose keys were screened with the certificate's bound."""
     @property
-    def rows_model(self) -> int: ...
+    def rows_model(self) -> int:
+        """Rows whose keys were all scored under the model, one by one: those of the CPU backend whose constants are not
+        finite, and every row of the reference and of CUDA over arrays in host memory."""
     @property
-    def rows_rescreened(self) -> int: ...
+    def rows_rescreened(self) -> int:
+        """Rows that were screened again because their predicted threshold was too high."""
     @property
-    def visible(self) -> int: ...
+    def visible(self) -> int:
+        """Keys in the windows."""
     @property
-    def survivors(self) -> int: ...
+    def survivors(self) -> int:
+        """Keys that the screen could not reject (dense rows: all that are visible)."""
     @property
-    def exact(self) -> int: ...
+    def exact(self) -> int:
+        """Keys scored under the model, bit by bit."""
     @property
-    def dot_products(self) -> float: ...
+    def dot_products(self) -> float:
+        """q . k products done, in units of one head and one key."""
     @property
-    def dense_dot_products(self) -> float: ...
+    def dense_dot_products(self) -> float:
+        """What all heads of all visible keys would take."""
     @property
     def seconds(self) -> float: ...
-    def row_reports(self) -> dict[str, list[Any]]:
+    @property
+    def device(self) -> DeviceCounters | None:
+        """What the CUDA backend counted over arrays in host memory; None for every other call."""
+    def row_reports(self) -> RowReports:
         """What happened to each row, as columns; empty lists unless Plan.run(row_reports=True)."""
 
 def options(

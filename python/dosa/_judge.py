@@ -10,8 +10,8 @@ import numpy
 
 from ._errors import BadInputError, UsageError
 from ._interop import to_host
-from ._select import Model
 from ._select import scores as _scores
+from ._types import Model
 
 Array = Any
 EXACT, TIES, WRONG = "exact", "ties", "wrong"

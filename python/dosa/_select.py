@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from . import _core, _interop
 from ._core import Memory, Stats
 from ._errors import BadInputError, UsageError
+from ._types import Backend, IndexBase, Isa, Model, Order, Path
 
-Model = Literal["f64", "sm90"]
-Backend = Literal["auto", "reference", "cpu", "cuda"]
-Path = Literal["auto", "dense", "dosa"]
-Order = Literal["index", "score"]
-IndexBase = Literal["absolute", "window", "slot"]
 Array = Any
 """NumPy, torch, JAX or CuPy array, or any object with the buffer protocol or `__dlpack__`."""
 
@@ -238,7 +234,7 @@ def select(
     stream: int | None = None,
     shard: tuple[int, int] | None = None,
     threads: int = 0,
-    isa: str = "auto",
+    isa: Isa = "auto",
     retained_heads: int = 0,
 ) -> Selection:
     """The exact Top-K of every query row, the same bytes on every machine, backend, path and thread count.
@@ -271,7 +267,9 @@ def select(
         carry: memory kept between calls of successive rows; makes later calls faster and changes no byte.
         stream: CUDA stream handle. None: the current stream of q's framework.
         shard: (first_key, total_keys) where k holds a part of a longer sequence; ks, ke speak of the whole.
-        threads: 0 for all; isa: "auto" or an instruction set by name; retained_heads: 0 chosen by measurement.
+        threads: 0 for as many as the process may use. retained_heads: of the certificate; 0 chosen by measurement.
+        isa: "portable", "avx2", "avx512", "avx512bf16" (AVX-512 with bf16 products) or "amx": one that this machine lacks
+            is an error, and dosa.info().isas says which and why. "auto": DOSA_ISA from the environment, else the best.
 
     Returns:
         Selection(indices, lengths, scores, stats), in q's framework and on its device, without copies of inputs.
@@ -312,7 +310,7 @@ def plan(
     cuda_device: int | None = None,
     shard: tuple[int, int] | None = None,
     threads: int = 0,
-    isa: str = "auto",
+    isa: Isa = "auto",
     retained_heads: int = 0,
 ) -> Plan:
     """Decides backend, instruction set, threads and memory from sizes alone; validates all of it.
@@ -358,7 +356,7 @@ def plan_for(
     rows_per_request: int | None = None,
     shard: tuple[int, int] | None = None,
     threads: int = 0,
-    isa: str = "auto",
+    isa: Isa = "auto",
     retained_heads: int = 0,
 ) -> Plan:
     """The plan that dosa.select would make for these arrays. Only shapes, dtypes and devices are looked at."""
@@ -387,7 +385,7 @@ def scores(
     out: Array | None = None,
     stream: int | None = None,
     threads: int = 0,
-    isa: str = "auto",
+    isa: Isa = "auto",
 ) -> Array:
     """All scores, float32 [Q, N], under the model: -inf outside each row's window, NaN as 0x7fffffff.
 

@@ -313,6 +313,21 @@ NB_MODULE(_core, module) {
       nb::arg("rows"), nb::arg("heads"), nb::arg("head_dim"), nb::arg("keys"), nb::arg("requests"), nb::arg("pages"),
       nb::arg("page_size"), nb::arg("row_request"), nb::arg("cuda_device").none(), nb::arg("options"));
 
+  nb::class_<DeviceCounters>(module, "DeviceCounters")
+      .def_ro("candidates", &DeviceCounters::candidates)
+      .def_ro("compactions", &DeviceCounters::compactions)
+      .def_ro("repeats", &DeviceCounters::repeats)
+      .def_ro("sampled_rows", &DeviceCounters::sampled_rows)
+      .def_ro("stages_tma", &DeviceCounters::stages_tma)
+      .def_ro("stages_plain", &DeviceCounters::stages_plain)
+      .def_ro("status", &DeviceCounters::status)
+      .def("__repr__", [](const DeviceCounters& c) {
+        return text::format(
+            "dosa.DeviceCounters(candidates={}, compactions={}, repeats={}, sampled_rows={}, stages_tma={}, "
+            "stages_plain={}, status={})",
+            c.candidates, c.compactions, c.repeats, c.sampled_rows, c.stages_tma, c.stages_plain, c.status);
+      });
+
   nb::class_<RunStats>(module, "Stats")
       .def_prop_ro("model", [](const RunStats& s) { return s.model; })
       .def_prop_ro("backend", [](const RunStats& s) { return s.backend; })
@@ -327,6 +342,7 @@ NB_MODULE(_core, module) {
       .def_prop_ro("dot_products", [](const RunStats& s) { return s.stats.dot_products; })
       .def_prop_ro("dense_dot_products", [](const RunStats& s) { return s.stats.dense_dot_products; })
       .def_prop_ro("seconds", [](const RunStats& s) { return s.stats.seconds; })
+      .def_prop_ro("device", [](const RunStats& s) { return s.stats.device; })
       .def("row_reports", &report_columns)
       .def("__repr__", [](const RunStats& s) {
         return text::format(

@@ -190,6 +190,35 @@ def test_plan_workspace_out_and_carry(call):
         plan.run(c.q[:3], c.k, c.k_scale, c.weights[:3], c.ks[:3], c.ke[:3])
 
 
+def test_counters_of_a_host_call(call, sample_trace):
+    c = call(rows=4, keys=90)
+    for backend in ("cpu", "reference"):
+        stats = dosa.select(*c.arrays, top_k=8, backend=backend).stats
+        assert stats.device is None and stats.rows == 4 and stats.backend == backend
+    # The first pass keeps what reaches a threshold predicted from a sample; a guess that proves too high is a second pass.
+    trace = dosa.trace.read(sample_trace)
+    for path in ("dosa", "dense"):
+        stats = dosa.plan_for(*trace.arrays, top_k=256, path=path).run(*trace.arrays, row_reports=True).stats
+        rows = stats.row_reports()
+        assert stats.rows_rescreened == sum(rows["rescreened"])
+        for predicted, threshold, again in zip(rows["predicted"], rows["threshold"], rows["rescreened"]):
+            assert again or -np.inf < predicted <= threshold
+
+
+def test_every_instruction_set_gives_the_same_bytes(call):
+    c = call(rows=5, keys=300, heads=32, head_dim=128)
+    wanted = dosa.select(*c.arrays, top_k=20, return_scores=True, backend="reference")
+    for isa, (available, _) in dosa.info().isas.items():
+        if available:
+            for path in ("dense", "dosa"):
+                found = dosa.select(*c.arrays, top_k=20, return_scores=True, isa=isa, path=path)
+                same(found, wanted[:3])
+            assert dosa.plan_for(*c.arrays, top_k=20, isa=isa).options.isa == isa
+        else:
+            with pytest.raises(dosa.NotAvailableError, match=isa):
+                dosa.select(*c.arrays, top_k=20, isa=isa)
+
+
 def test_defaults_of_the_window(call):
     c = call(rows=3, keys=50)
     everything = dosa.select(c.q, c.k, c.k_scale, c.weights, top_k=50)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import ast
 import os
 import pathlib
+import re
 import subprocess
 import sys
+import typing
 
+import numpy as np
 import pytest
 
 import dosa
+from dosa import _types
 from conftest import SOURCE
 
 pytest.importorskip("mypy")
@@ -61,6 +65,54 @@ def test_stub_and_extension_agree():
     assert runtime(_core) == stub
 
 
+def members(header, struct):
+    """Names of a C++ struct's data members."""
+    body = re.search(rf"struct {struct} {{\n(.*?)^}};", (SOURCE / "include" / "dosa" / header).read_text(), re.S | re.M).group(1)
+    lines = [re.sub(r"///.*", "", line).strip() for line in body.splitlines()]
+    declared = " ".join(line for line in lines if not line.startswith("//"))
+    names = []
+    for declaration in filter(str.strip, declared.split(";")):
+        typed = re.sub(r"<[^<>]*>", "", declaration)
+        names += [re.sub(r"=.*", "", part).split()[-1] for part in typed.split(",")]
+    return names
+
+
+def test_every_counter_of_the_library_is_there():
+    assert members("device_counters.hpp", "DeviceCounters") == list(properties(dosa.DeviceCounters))
+    assert set(members("plan.hpp", "Stats")) | {"model", "backend"} == set(properties(dosa.Stats)) | {"row_reports"}
+    assert members("plan.hpp", "RowReport") == list(typing.get_type_hints(dosa.RowReports))
+
+
+def properties(owner):
+    return [name for name, value in vars(owner).items() if isinstance(value, property)]
+
+
+def test_row_reports_are_as_typed(call):
+    c = call(rows=5, keys=60)
+    plan = dosa.plan_for(*c.arrays, top_k=9)
+    columns = plan.run(*c.arrays, row_reports=True).stats.row_reports()
+    hints = typing.get_type_hints(dosa.RowReports)
+    assert list(columns) and set(columns) == set(hints)
+    for name, values in columns.items():
+        (wanted,) = typing.get_args(hints[name])
+        allowed = typing.get_args(wanted) or (wanted,)
+        assert len(values) == 5 and all(type(value) in allowed for value in values), name
+        assert not any(value != value for value in values), f"{name}: NaN, which None stands for"
+    assert all(not values for values in plan.run(*c.arrays).stats.row_reports().values())
+
+
+def test_words_are_those_of_the_library(call):
+    c = call(rows=2, keys=30)
+    for word in ("model", "backend", "path", "order", "index_base", "isa"):
+        with pytest.raises(dosa.UsageError) as caught:
+            dosa.select(*c.arrays, top_k=3, **{word: "?"})
+        listed = re.findall(r"[a-z0-9_]+", str(caught.value).partition("wanted one of")[2])
+        literal = getattr(_types, word.title().replace("_", ""))
+        assert listed == list(typing.get_args(literal)), word
+    assert {"auto", *dosa.info().isas} == set(typing.get_args(_types.Isa))
+    assert np.array_equal(dosa.select(*c.arrays, top_k=3, isa="auto").indices, dosa.select(*c.arrays, top_k=3).indices)
+
+
 USER = """
 import numpy as np
 import dosa
@@ -71,6 +123,10 @@ plan = dosa.plan(rows=2, heads=4, head_dim=32, keys=9, top_k=3, order="score")
 selection = plan.run(q, k, np.ones(9, np.float32), np.ones((2, 4), np.float32))
 model: str = selection.model
 seconds: float = selection.stats.seconds
+device: dosa.DeviceCounters | None = selection.stats.device
+candidates: int = 0 if device is None else device.candidates
+reports: dosa.RowReports = selection.stats.row_reports()
+predicted: list[float] = reports["predicted"]
 indices, lengths, scores, stats = selection
 """
 
