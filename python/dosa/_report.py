@@ -5,12 +5,14 @@ from __future__ import annotations
 import html
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy
 
-from ._analyze import BLOCK, SCHEMES, Analysis
+from ._analyze import BLOCK, SCHEMES, TIMED_CALLS, Analysis
 from ._errors import IoError, NotAvailableError
 
 INK, MUTED, GRID = "#1c2333", "#667085", "#e7eaf0"
@@ -96,6 +98,10 @@ def _numbers(values: Any) -> list[Any]:
 
 def _percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.{0 if seconds >= 0.1 else 1}f}"
 
 
 class _Page:
@@ -193,8 +199,8 @@ def _table(results: Sequence[Analysis]) -> str:
                 f"{result.retained.mean():.1f}", f"{numpy.median([row.gap for row in result.rows]):.1e}",
             ]  # fmt: skip
         cells = [
-            result.title, f"{result.rows_total}", f"{result.keys}", f"{result.heads}", *figures,
-            *(f"{1e3 * result.seconds[path]:.0f}" for path in ("dense", "dosa", "auto")), words,
+            result.title, f"{result.rows_total:,}", f"{result.keys:,}", f"{result.heads}", *figures,
+            *(_milliseconds(result.seconds[path]) for path in ("dense", "dosa", "auto")), words,
         ]  # fmt: skip
         rows.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
     header = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
@@ -204,12 +210,12 @@ def _table(results: Sequence[Analysis]) -> str:
     )
 
 
-def _section(page: _Page, result: Analysis) -> None:
+def _section(page: _Page, number: int, result: Analysis) -> None:
     where = ", ".join(f"{key}: {value}" for key, value in sorted(result.metadata.items()) if len(value) < 90)
-    page.parts.append(f'<h2 id="{html.escape(result.title)}">{html.escape(result.title)}</h2>')
+    page.parts.append(f'<h2 id="trace-{number}">{html.escape(result.title)}</h2>')
     page.parts.append(
-        f'<p class="meta">{result.rows_total} rows, {result.keys} keys, {result.heads} heads of {result.head_dim}, '
-        f"K = {result.top_k}. {html.escape(where)}</p>"
+        f'<p class="meta">{result.rows_total:,} rows, {result.keys:,} keys, {result.heads} heads of {result.head_dim}, '
+        f"K = {result.top_k:,}. {html.escape(where)}</p>"
     )
     if not result.rows:
         page.parts.append("<p>No row sees more than K keys: every key is selected and there is nothing to bound.</p>")
@@ -247,8 +253,8 @@ def _section(page: _Page, result: Analysis) -> None:
     shape, label = _line(float(result.retained.mean()), "chosen, mean", INK)
     page.chart(
         "Retained heads against survival",
-        "More heads cost more work for every key and let fewer keys through. Work counts both, in dense dot products; the "
-        "minimum is what the cost model looks for.",
+        "More heads cost more for every key and let fewer keys through. Work counts both in dot products; the cost model "
+        "minimises time.",
         [
             {"type": "scatter", "mode": "lines+markers", "name": "survival", "x": result.sweep_r, "y": _numbers(result.sweep_survival),
              "line": {"color": BLUE, "width": 2.5}, "hovertemplate": "r %{x}: %{y:.1%}<extra>survival</extra>"},
@@ -261,19 +267,20 @@ def _section(page: _Page, result: Analysis) -> None:
 
     middle = result.rows[len(result.rows) // 2]
     shape, label = _line(middle.tau, "τ", RED)
-    x = _centres(middle.score_edges)
+    x, width = _centres(middle.score_edges), float(middle.score_edges[1] - middle.score_edges[0])
     rest = numpy.where(middle.score_counts > 0, middle.score_counts, numpy.nan)
     won = numpy.where(middle.winner_counts > 0, middle.winner_counts, numpy.nan)
     page.chart(
         f"Scores of row {middle.row}",
-        f"All {middle.visible} visible keys and the {result.top_k} winners; τ is the score of the K-th.",
+        f"All {middle.visible:,} visible keys and the {result.top_k:,} winners; τ is the score of the K-th.",
         [
-            {"type": "scatter", "mode": "lines", "line": {"shape": "hvh", "color": GREY, "width": 1.5}, "fill": "tozeroy",
-             "fillcolor": "rgba(169,178,195,0.35)", "name": "all keys", "x": x, "y": _numbers(rest)},
-            {"type": "scatter", "mode": "lines", "line": {"shape": "hvh", "color": BLUE, "width": 1.5}, "fill": "tozeroy",
-             "fillcolor": "rgba(47,111,237,0.35)", "name": "winners", "x": x, "y": _numbers(won)},
+            {"type": "bar", "name": "all keys", "x": x, "y": _numbers(rest), "width": width, "marker": {"color": GREY},
+             "hovertemplate": "%{x:.3g}: %{y} keys<extra></extra>"},
+            {"type": "bar", "name": "winners", "x": x, "y": _numbers(won), "width": width, "marker": {"color": BLUE},
+             "hovertemplate": "%{x:.3g}: %{y} winners<extra></extra>"},
         ],
         {"xaxis": {"title": {"text": "score"}}, "yaxis": {"type": "log", "title": {"text": "keys"}, "dtick": 1},
+         "barmode": "overlay", "bargap": 0,
          "shapes": [shape], "annotations": [label]},
     )  # fmt: skip
 
@@ -294,22 +301,28 @@ def _section(page: _Page, result: Analysis) -> None:
         "negative.",
         data,
         {"xaxis": {"title": {"text": "bound − score, std"}, "range": [0, float(reach)]}, "yaxis": {"tickformat": ".1%",
-         "title": {"text": "keys"}}, "bargap": 0, "showlegend": False} | extra,
+         "title": {"text": "keys"}, "range": [0, 1.15 * float(share.max()) or 1]}, "bargap": 0, "showlegend": False} | extra,
     )  # fmt: skip
 
-    gaps = numpy.array([row.gap for row in result.rows if row.gap > 0] or [1.0])
-    decades = [float(numpy.floor(numpy.log10(gaps.min()))), float(numpy.ceil(numpy.log10(gaps.max()) + 0.01))]
+    series = {
+        "rank K to K + 1": (BLUE, "circle", [row.gap for row in result.rows]),
+        "prediction to K": (ORANGE, "diamond", [row.prediction_gap for row in result.rows]),
+    }
+    drawn = {name: numpy.array(gaps) for name, (_, _, gaps) in series.items()}
+    positive_gaps = numpy.concatenate([gaps[gaps > 0] for gaps in drawn.values()] or [numpy.ones(1)])
+    if len(positive_gaps) == 0:
+        positive_gaps = numpy.ones(1)
+    decades = [float(numpy.floor(numpy.log10(positive_gaps.min()))), float(numpy.ceil(numpy.log10(positive_gaps.max()) + 0.01))]
     page.chart(
-        "Gap at the threshold",
-        "Score of rank K minus score of rank K + 1, in standard deviations. Kernels that round scores coarser than this "
-        "select another set.",
+        "Gaps at the threshold",
+        "Rank K to K + 1: kernels that round coarser select another set. Prediction to K: reserve of the first pass; "
+        f"rows screened twice: {result.rescreened:,}.",
         [{"type": "scatter", "mode": "markers", "x": [row.row for row in result.rows],
-          "y": _numbers([row.gap if row.gap > 0 else numpy.nan for row in result.rows]),
-          "marker": {"color": BLUE, "size": 9, "line": {"color": "#fff", "width": 1}},
-          "hovertemplate": "row %{x}: %{y:.2e} std<extra></extra>", "name": "sampled rows"}],
+          "y": _numbers(numpy.where(gaps > 0, gaps, numpy.nan)), "name": name,
+          "marker": {"color": series[name][0], "symbol": series[name][1], "size": 9, "line": {"color": "#fff", "width": 1}},
+          "hovertemplate": "row %{x}: %{y:.2e} std<extra>" + name + "</extra>"} for name, gaps in drawn.items()],
         {"xaxis": {"title": {"text": "row"}}, "yaxis": {"type": "log", "exponentformat": "power", "dtick": 1, "range": decades,
-         "title": {"text": "gap, std"}},
-         "showlegend": False},
+         "title": {"text": "gap, std"}}},
     )  # fmt: skip
 
     positive = (result.weights > 0).mean(0)
@@ -371,10 +384,10 @@ def _section(page: _Page, result: Analysis) -> None:
     words = "; ".join(f"{reason}: {count} rows" for reason, count in sorted(result.advice.items()))
     page.chart(
         "The cost model's advice",
-        f"auto decided: {words}. Time is the best of two calls on this machine, work is dot products.",
+        f"auto decided: {words}. Time is the best of {TIMED_CALLS} calls on this machine, work is dot products.",
         [
             {"type": "bar", "name": "time", "x": list(paths), "y": _numbers([result.seconds[p] / result.seconds["dense"] for p in paths]),
-             "marker": {"color": BLUE}, "text": [f"{1e3 * result.seconds[p]:.0f} ms" for p in paths], "textposition": "outside",
+             "marker": {"color": BLUE}, "text": [f"{_milliseconds(result.seconds[p])} ms" for p in paths], "textposition": "outside",
              "cliponaxis": False, "hovertemplate": "%{y:.1%}<extra>time</extra>"},
             {"type": "bar", "name": "work", "x": list(paths), "y": _numbers([result.dots[p] for p in paths]), "marker": {"color": ORANGE},
              "text": [_percent(result.dots[p], 0) for p in paths], "textposition": "outside", "cliponaxis": False,
@@ -403,7 +416,7 @@ def _section(page: _Page, result: Analysis) -> None:
 
     page.chart(
         f"Missed winners of each sampled row at {_percent(result.budgets[nearest], 0)} of the work",
-        f"Out of {result.top_k}; the budget next to what the certificate spent ({_percent(own_cost)}).",
+        f"Out of {result.top_k:,}; the budget next to what the certificate spent ({_percent(own_cost)}).",
         [
             {"type": "box", "name": scheme, "y": [row.missed[scheme][nearest] for row in result.rows], "boxpoints": "all",
              "jitter": 0.5, "pointpos": 0, "marker": {"color": SCHEME_COLOURS[scheme], "size": 6}, "line": {"width": 1.5},
@@ -416,6 +429,18 @@ def _section(page: _Page, result: Analysis) -> None:
     page.parts.append("</div>")
 
 
+def _told_apart(results: Sequence[Analysis]) -> list[Analysis]:
+    """Charts and links know a trace by its title: files of one name in several folders get their whole paths."""
+    titles = Counter(result.title for result in results)
+    labelled = [replace(r, label=os.path.splitext(r.name)[0]) if titles[r.title] > 1 else r for r in results]
+    seen: Counter[str] = Counter()
+    for at, result in enumerate(labelled):
+        seen[result.title] += 1
+        if seen[result.title] > 1:
+            labelled[at] = replace(result, label=f"{result.title} ({seen[result.title]})")
+    return labelled
+
+
 def page_text(results: Sequence[Analysis]) -> str:
     """The whole page as HTML. Raises dosa.NotAvailableError where Plotly is not installed."""
     try:
@@ -424,13 +449,14 @@ def page_text(results: Sequence[Analysis]) -> str:
         raise NotAvailableError("report: found no plotly, wanted it: pip install 'dosa-indexer[report]'") from error
     import dosa
 
+    results = _told_apart(results)
     page = _Page()
     _overview(page, results)
     overview = "".join(page.parts)
     page.parts = []
-    for result in results:
-        _section(page, result)
-    links = "".join(f'<a href="#{html.escape(r.title)}">{html.escape(r.title)}</a>' for r in results)
+    for number, result in enumerate(results):
+        _section(page, number, result)
+    links = "".join(f'<a href="#trace-{number}">{html.escape(r.title)}</a>' for number, r in enumerate(results))
     # "<" never appears inside the data, so nothing in a file's name or metadata can end the element.
     figures = json.dumps(page.figures, allow_nan=False).replace("<", "\\u003c")
     info = dosa.info()
@@ -440,8 +466,9 @@ def page_text(results: Sequence[Analysis]) -> str:
 <body data-charts="{len(page.figures)}">
 <header><h1>What these indexer traces allow</h1>
 <p class="lead">The lightning indexer scores every key with all heads and keeps the best K. DoSA's certificate computes
-some of the heads, bounds the rest from above, and rejects the keys whose bound stays below the K-th score. The selection
-is exact: the figures below say how much work that saves here, and what schemes that only approximate would lose.</p>
+some of the heads, bounds the rest from above, and rejects the keys whose bound stays below a score that K keys are proven to
+reach. The selection is exact: the figures below say how much work that saves here, and what schemes that only approximate
+would lose.</p>
 <nav>{links}</nav></header>
 <main><h2>Overview</h2>{_table(results)}{overview}{"".join(page.parts)}</main>
 <footer>dosa {html.escape(info.version)}, {html.escape(info.processor)}, {info.threads} threads, {html.escape(info.isa)},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import os
@@ -68,6 +69,30 @@ def test_a_trace_without_anything_to_bound(call, tmp_path):
     result = analyze(tmp_path / "short.safetensors", top_k=64)
     assert result.rows == [] and "every key is selected" in result.summary()
     assert "nothing to bound" in page_text([result])
+
+
+def test_prediction_and_what_is_screened_twice(analysis, sample_trace):
+    trace = dosa.trace.read(sample_trace)
+    reports = dosa.plan_for(*trace.arrays, top_k=256, path="dosa").run(*trace.arrays, row_reports=True).stats.row_reports()
+    assert analysis.rescreened == sum(reports["rescreened"])
+    for row in analysis.rows:
+        # At or below the K-th score, or the row was screened again; never far off.
+        assert (row.prediction_gap >= 0) != reports["rescreened"][row.row] and abs(row.prediction_gap) < 5
+        assert row.prediction_gap * row.deviation == pytest.approx(row.tau - reports["predicted"][row.row])
+    assert "predicted threshold" in analysis.summary()
+
+
+def test_traces_of_one_name_are_told_apart(analysis):
+    elsewhere = dataclasses.replace(analysis, name="b/sample_en_l03_h32.safetensors")
+    other = dataclasses.replace(analysis, name="other.safetensors")
+    text = page_text([analysis, elsewhere, other, elsewhere])
+    headings = re.findall(r'<h2 id="(.*?)">(.*?)</h2>', text)
+    assert [anchor for anchor, _ in headings] == [f"trace-{n}" for n in range(4)]
+    titles = [html.unescape(title) for _, title in headings]
+    assert titles[0].endswith("data/sample_en_l03_h32") and titles[1:] == [
+        "b/sample_en_l03_h32", "other", "b/sample_en_l03_h32 (2)",
+    ]  # fmt: skip
+    assert re.findall(r'<a href="#(trace-\d)">', text) == [anchor for anchor, _ in headings]
 
 
 def dump(browser, page, folder):
