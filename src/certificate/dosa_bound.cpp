@@ -135,7 +135,15 @@ Assembly assemble(const RowInput& input, std::span<std::byte> scratch) {
     const int omitted_negatives = active - std::max(r, positives);
     const int least = candidate.half ? 1 : 0;
     const int most_here = omitted_negatives > 0 ? std::max(most, least) : least;
-    sample.measure(r, candidate, per_norm, most_here, survival);
+    // Aggregate rows are stored with an error that grows with their heads, half of the omitted positive ones among
+    // them.
+    double aggregated = 0;
+    for (int i = r; i < active; ++i) {
+      const int h = order.order[i];
+      const double share = i >= positives ? 1 : candidate.half ? 0.5 : 0;
+      aggregated += share * std::fabs(facts.weight[h]) * facts.norm[h];
+    }
+    sample.measure(r, candidate, per_norm + input.arithmetic.row_error * aggregated, most_here, survival);
     double best = INFINITY;
     for (int a = std::min(most_here, std::max(least, most > 0 ? 1 : 0)); a <= most_here; ++a) {
       const double cost = (r + a) / static_cast<double>(heads) + input.refine_cost * survival[a];

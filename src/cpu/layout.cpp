@@ -60,6 +60,7 @@ ThreadMemory cut_thread(Arena& arena, const Layout& layout) {
   thread.kth = arena.take<KthScratch>(1);
   thread.screen_lower = arena.take<float>(std::int64_t{kScreenRows} * kernels.panel_keys);
   thread.screen_upper = arena.take<float>(std::int64_t{kScreenRows} * kernels.panel_keys);
+  thread.sample_allowances = arena.take<float>(keys);
   thread.sample_scores = arena.take<float>(keys);
   thread.predicted = arena.take<SampledScore>(keys + layout.keys / kPredictionStride);
   return thread;

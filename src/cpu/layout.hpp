@@ -70,10 +70,11 @@ struct ThreadMemory {
   std::int32_t* block_index;  ///< kModelBlock + 16
   float* block_scores;        ///< kModelBlock, and one panel of bounds
   KthScratch* kth;
-  float* screen_lower;      ///< [kScreenRows][panel_keys]: bounds of one panel on their way to the rows' lists
-  float* screen_upper;      ///< [kScreenRows][panel_keys]
-  float* sample_scores;     ///< [kSampleKeys]
-  SampledScore* predicted;  ///< kSampleKeys + keys / kPredictionStride
+  float* screen_lower;       ///< [kScreenRows][panel_keys]: bounds of one panel on their way to the rows' lists
+  float* screen_upper;       ///< [kScreenRows][panel_keys]
+  float* sample_allowances;  ///< [kSampleKeys]: what separates bounds from sums in the dense form
+  float* sample_scores;      ///< [kSampleKeys]
+  SampledScore* predicted;   ///< kSampleKeys + keys / kPredictionStride
 };
 
 /// Limits the rows in flight so that the workspace stays under 64 MiB + 32 bytes a key + (4 KiB + 32 K bytes) a row in

@@ -61,6 +61,12 @@ certificate::Sample take_sample(const TileContext& tile, ThreadMemory& thread, R
     for (int h = 0; h < layout.heads; ++h)
       std::memcpy(thread.sample_dots + std::int64_t{h} * sample.stride + first,
                   thread.panel_dots + std::int64_t{h} * kernels.panel_keys, bytes);
+    for (int i = 0; i < block; ++i) {
+      float allowance = work.dense.constant;
+      for (int f = 0; f < panel.feature_count; ++f)
+        allowance += work.dense.allow[f] * panel.features[f * kernels.panel_keys + i];
+      thread.sample_allowances[first + i] = allowance;
+    }
     std::memcpy(scale + first, panel.scale, bytes);
     std::memcpy(norm + first, panel.features + kNorm * kernels.panel_keys, bytes);
     std::memcpy(centred + first, panel.features + kCentred * kernels.panel_keys, bytes);
@@ -75,8 +81,9 @@ certificate::Sample take_sample(const TileContext& tile, ThreadMemory& thread, R
 
 float predict_threshold(const TileContext& tile, ThreadMemory& thread, RowWork& work,
                         const certificate::Sample& sample) {
+  // Lower bounds, as the threshold will be one: where scores cancel they lie far below.
   float* const scores = thread.sample_scores;
-  std::fill(scores, scores + sample.keys, 0.0F);
+  for (int s = 0; s < sample.keys; ++s) scores[s] = -thread.sample_allowances[s];
   for (int h = 0; h < tile.layout->heads; ++h) {
     const float weight = work.row.score.weights[h * work.row.score.weight_stride];
     const float* const dots = sample.dots + std::int64_t{h} * sample.stride;

@@ -25,6 +25,8 @@ constexpr std::int64_t kPredictable = 8;
 // Best first refines this many times K keys with the largest bounds; the K-th largest of their lower bounds is the
 // threshold (T9 a).
 constexpr double kBestFirst = 1.5;
+// Where more than this many times the refined keys would survive, refining the next best raises the threshold first.
+constexpr std::int64_t kRise = 2;
 
 /// What the keys that a screen kept came to.
 enum class Outcome : std::uint8_t {
@@ -72,6 +74,10 @@ class Worker {
     refine(tile_, thread_, work_, keys, count, lower, upper);
   }
   [[nodiscard]] float seeded_threshold();
+  /// Keys that a row may refine in search of its threshold: twice what its choice expects to survive.
+  [[nodiscard]] std::int64_t most_refined() const noexcept {
+    return static_cast<std::int64_t>(2 * work_.expected_survival * static_cast<double>(visible()));
+  }
   void screen_again(float floor);
   Found dense_candidates();
   Found dosa_candidates();
@@ -155,6 +161,7 @@ void Worker::choose_path() {
     report.reason = RowReason::measured;
   }
   work_.screen = Screen::dosa;
+  work_.expected_survival = choice.survival;
   report.path = Path::dosa;
   report.retained_heads = choice.retained;
   report.aggregates = choice.aggregates;
@@ -237,35 +244,42 @@ Found Worker::dosa_candidates() {
   };
   float* const lower = lower_;
   float* const upper = lower_ + half;
+  // Beyond these the dense row is cheaper.
+  const auto worthwhile =
+      std::min(half, static_cast<std::int64_t>(static_cast<double>(visible()) / kernels_.costs.refine));
 
   std::int64_t count = 0;
-  float scored_from = kInfinity;
-  const bool best_first = options_.ablation.best_first || report.threshold == -kInfinity;
-  if (best_first) {
+  float refined_from = kInfinity;
+  // Refines the keys with bounds from `from` on that are not refined yet; false: too many for the room there is.
+  const auto refine_from = [&](float from) {
+    if (count > 0 && from >= refined_from) return true;
+    if (kernels_.count_not_below(upper_, kept, from) > std::min(worthwhile, room - count)) return false;
+    std::int32_t* const fresh = list + count;
+    const std::int64_t found = kernels_.compress_not_below(upper_, kept, from, 0, fresh);
+    std::int64_t taken = count == 0 ? found : 0;
+    for (std::int64_t j = 0; j < found && count > 0; ++j)
+      if (upper_[fresh[j]] < refined_from) fresh[taken++] = fresh[j];
+    to_keys(fresh, taken);
+    refine_keys(fresh, taken, lower + count, upper + count);
+    count += taken;
+    refined_from = from;
+    return true;
+  };
+
+  if (options_.ablation.best_first || report.threshold == -kInfinity) {
     if (kept < work_.slots) return {Outcome::floor_too_high};
-    const auto wanted =
-        std::min(kept, static_cast<std::int64_t>(std::ceil(kBestFirst * static_cast<double>(work_.slots))));
-    scored_from = kth(upper_, kept, wanted);
-    if (kernels_.count_not_below(upper_, kept, scored_from) > std::min(half, room)) return {Outcome::too_many};
-    count = kernels_.compress_not_below(upper_, kept, scored_from, 0, list);
-    to_keys(list, count);
-    refine_keys(list, count, lower, upper);
-    report.threshold = std::max(report.threshold, kth(lower, count, work_.slots));
+    auto wanted = static_cast<std::int64_t>(std::ceil(kBestFirst * static_cast<double>(work_.slots)));
+    for (;; wanted *= 2) {
+      if (!refine_from(kth(upper_, kept, std::min(wanted, kept)))) return {Outcome::too_many};
+      report.threshold = std::max(report.threshold, kth(lower, count, work_.slots));
+      if (report.threshold >= refined_from || wanted >= kept) break;
+      const std::int64_t survivors = kernels_.count_not_below(upper_, kept, report.threshold);
+      if (survivors <= kRise * count && report.threshold >= work_.floor) break;
+      if (2 * wanted > most_refined()) break;
+    }
   }
   if (report.threshold < work_.floor) return {Outcome::floor_too_high};
-
-  const std::int64_t survivors = kernels_.count_not_below(upper_, kept, report.threshold);
-  if (std::max(survivors, count) > half || count + survivors > room) return {Outcome::too_many};
-  if (!best_first || report.threshold < scored_from) {
-    std::int32_t* const rest = list + count;
-    const std::int64_t found = kernels_.compress_not_below(upper_, kept, report.threshold, 0, rest);
-    std::int64_t fresh = 0;
-    for (std::int64_t j = 0; j < found; ++j)
-      if (!best_first || upper_[rest[j]] < scored_from) rest[fresh++] = rest[j];
-    to_keys(rest, fresh);
-    refine_keys(rest, fresh, lower + count, upper + count);
-    count += fresh;
-  }
+  if ((count == 0 || report.threshold < refined_from) && !refine_from(report.threshold)) return {Outcome::too_many};
   report.survivors = count;
   std::memcpy(upper_, upper, static_cast<std::size_t>(count) * sizeof(float));
   std::memmove(work_.memory.list, list, static_cast<std::size_t>(count) * sizeof(std::int32_t));

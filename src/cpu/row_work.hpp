@@ -31,8 +31,9 @@ struct RowWork {
   std::int64_t slots = 0;  ///< competing keys to select: K' of docs/certificate.md
   Screen screen = Screen::none;
   Form dense{}, dosa{};
-  float floor = 0;        ///< the screen keeps keys whose upper bound reaches it
-  std::int64_t kept = 0;  ///< of them, after the screen: memory.list, upper (dense rows: and lower) [0..kept)
+  float floor = 0;               ///< the screen keeps keys whose upper bound reaches it
+  std::int64_t kept = 0;         ///< of them, after the screen: memory.list, upper (dense rows: and lower) [0..kept)
+  double expected_survival = 1;  ///< of a certified row, as its choice has it
   RowReport report;
   std::int64_t selected = 0;  ///< entries[0..selected) after finish
 
