@@ -56,6 +56,11 @@ struct WorkspaceCuts {
   RowWork* works;         ///< [slots][tile_rows]
 };
 
+static_assert(kBlockRows * (sizeof(std::int32_t) + sizeof(Tile) + sizeof(std::int64_t)) + 8 * Arena::kAlignment <=
+              kBlockBytes);
+static_assert(sizeof(RowWork) + sizeof(SlotMemory) + sizeof(Stats) + 4 * Arena::kAlignment <= kRowWorkBytes);
+static_assert(sizeof(ThreadMemory) + 2 * Arena::kAlignment <= kThreadBytes);
+
 WorkspaceCuts cut_shared(Arena& arena, const CpuPlan& plan) {
   WorkspaceCuts cuts{};
   cuts.order = arena.take<std::int32_t>(plan.block_rows);
@@ -70,6 +75,8 @@ void plan_cpu(PlanState& state) {
   state.options.isa = choice.kernels->isa;
   if (state.options.threads == 0) state.options.threads = tbb::info::default_concurrency();
   const CpuPlan plan = cpu_plan(state, *choice.kernels);
+  const bool fewer_threads = plan.layout.threads < state.options.threads;
+  state.options.threads = plan.layout.threads;
   Arena arena;
   (void)cut_shared(arena, plan);
   state.workspace_bytes =
@@ -77,10 +84,10 @@ void plan_cpu(PlanState& state) {
       static_cast<std::size_t>(plan.layout.threads) * (sizeof(ThreadMemory) + Arena::kAlignment) +
       static_cast<std::size_t>(plan.layout.slots) * (sizeof(SlotMemory) + sizeof(Stats) + 2 * Arena::kAlignment);
   state.carry_bytes = SeedCarry::bytes(state.shape, plan.seed_capacity);
-  state.why =
-      text::format("cpu, {}; {}, {}; {} thread{}, {}", state.backend_asked ? "asked for" : "automatic",
-                   name(state.options.isa), choice.by, state.options.threads, state.options.threads == 1 ? "" : "s",
-                   plan.layout.slots > 1 ? "a tile of rows each" : "one tile of rows at a time");
+  state.why = text::format("cpu, {}; {}, {}; {} thread{}{}, {}", state.backend_asked ? "asked for" : "automatic",
+                           name(state.options.isa), choice.by, state.options.threads,
+                           state.options.threads == 1 ? "" : "s", fewer_threads ? " (memory for no more)" : "",
+                           plan.layout.slots > 1 ? "a tile of rows each" : "one tile of rows at a time");
 }
 
 class Run {

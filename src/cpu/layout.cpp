@@ -8,7 +8,7 @@
 namespace dosa::cpu {
 namespace {
 
-constexpr std::int64_t kBudgetBase = std::int64_t{64} << 20;
+constexpr std::int64_t kBudgetBase = (std::int64_t{64} << 20) - kBlockBytes;
 constexpr std::int64_t kBudgetKey = 32;
 
 std::int64_t slab(const Layout& layout) { return layout.keys + 64; }  // compressing stores reach past the last key
@@ -86,22 +86,30 @@ Layout make_layout(const Kernels& kernels, const Shape& shape, const Options& op
   layout.head_dim = static_cast<int>(shape.head_dim);
   layout.model = options.model;
 
-  Arena thread_arena, row_arena;
-  (void)cut_thread(thread_arena, layout);
-  (void)cut_row(row_arena, layout);
-  const std::int64_t allowance = 4096 + 32 * layout.slots_wanted;  // a row in flight brings its own
-  const std::int64_t row_bytes = static_cast<std::int64_t>(row_arena.used()) +
-                                 static_cast<std::int64_t>(6 * sizeof(std::int32_t)) * layout.slots_wanted;
-  const std::int64_t budget =
-      kBudgetBase + kBudgetKey * layout.keys - static_cast<std::int64_t>(thread_arena.used()) * threads;
-  const std::int64_t in_flight = std::max<std::int64_t>(1, budget / std::max<std::int64_t>(1, row_bytes - allowance));
+  const auto used = [&](const auto& cut) {
+    Arena arena;
+    (void)cut(arena, layout);
+    return static_cast<std::int64_t>(arena.used());
+  };
+  // What a row in flight takes beyond the allowance that it brings; each is charged with a slot, as if tiles were one
+  // row.
+  const auto row_excess = [&] {
+    return std::max<std::int64_t>(1,
+                                  used(cut_row) + used(cut_slot) + kRowWorkBytes - (4096 + 32 * layout.slots_wanted));
+  };
+  const std::int64_t memory = kBudgetBase + kBudgetKey * layout.keys;
+  const std::int64_t thread_bytes = used(cut_thread) + kThreadBytes;
+  // More threads than memory holds would share tiles of one row: packing keys for one row costs more than the row.
+  const std::int64_t most_threads = std::min(memory / 4 * 3, memory - row_excess()) / thread_bytes;
+  layout.threads = static_cast<int>(std::clamp<std::int64_t>(most_threads, 1, threads));
+  const std::int64_t in_flight = std::max<std::int64_t>(1, (memory - thread_bytes * layout.threads) / row_excess());
 
   const std::int64_t rows = std::max<std::int64_t>(1, shape.rows);
   layout.tile_rows = static_cast<int>(std::min<std::int64_t>({kernels.tile_rows, rows, in_flight}));
   // One tile a thread where memory and rows allow it; otherwise all threads share the tile in flight.
   const std::int64_t tiles = (rows + layout.tile_rows - 1) / layout.tile_rows;
-  const bool tile_a_thread = in_flight / layout.tile_rows >= threads && tiles >= 2 * threads;
-  layout.slots = tile_a_thread ? threads : 1;
+  const bool tile_a_thread = in_flight / layout.tile_rows >= layout.threads && tiles >= 2 * layout.threads;
+  layout.slots = tile_a_thread ? layout.threads : 1;
   return layout;
 }
 

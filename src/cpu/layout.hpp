@@ -23,9 +23,12 @@ inline constexpr std::int64_t kPredictionStride = 256;  ///< keys that a random 
 inline constexpr int kScreenRows = 32;                  ///< rows screened in one call of an instruction set
 inline constexpr std::int64_t kModelBlock = 256;  ///< keys scored under the model between two pushes to the selector
 
+/// What the backend itself keeps of a block of rows, of a row in flight with its slot, and of a thread.
+inline constexpr std::int64_t kBlockBytes = 256 << 10, kRowWorkBytes = 2048, kThreadBytes = 512;
+
 struct Layout {
   const Kernels* kernels = nullptr;
-  int threads = 1;
+  int threads = 1;                ///< as many as were wanted, or fewer where memory holds no more
   int slots = 1;                  ///< tiles in flight
   int tile_rows = 1;              ///< rows that share one pass over packed keys
   std::int64_t keys = 0;          ///< N
@@ -77,8 +80,9 @@ struct ThreadMemory {
   SampledScore* predicted;   ///< kSampleKeys + keys / kPredictionStride
 };
 
-/// Limits the rows in flight so that the workspace stays under 64 MiB + 32 bytes a key + (4 KiB + 32 K bytes) a row in
-/// flight (issue 7), whatever the number of threads; never less than one row.
+/// Limits threads and rows in flight so that the workspace stays under 64 MiB + 32 bytes a key + (4 KiB + 32 K bytes) a
+/// row in flight (issue 7), whatever the number of threads wanted; never less than one row. Asked again for the threads
+/// that it gave, it gives the same.
 [[nodiscard]] Layout make_layout(const Kernels& kernels, const Shape& shape, const Options& options, int threads);
 [[nodiscard]] std::size_t workspace_bytes(const Layout& layout);
 

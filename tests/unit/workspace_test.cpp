@@ -8,10 +8,20 @@
 namespace dosa {
 namespace {
 
-struct Case {
-  std::int64_t rows, keys, heads, head_dim, top_k;
-  int threads;
-};
+void expect_within_budget(const Shape& shape, const Options& options) {
+  const Plan decided = plan(shape, options);
+  const Options& used = decided.options();
+  const cpu::Layout layout = cpu::make_layout(*cpu::choose(used.isa).kernels, shape, used, used.threads);
+  const std::int64_t in_flight = std::int64_t{layout.slots} * layout.tile_rows;
+  const std::int64_t promised =
+      (64LL << 20) + 32 * shape.keys + in_flight * (4096 + 32 * std::min(options.top_k, shape.keys));
+  EXPECT_LE(static_cast<std::int64_t>(decided.workspace_bytes()), promised)
+      << name(used.isa) << ": rows " << shape.rows << " keys " << shape.keys << " heads " << shape.heads << " D "
+      << shape.head_dim << " K " << options.top_k << " threads " << options.threads << " in flight " << in_flight;
+  EXPECT_GE(used.threads, 1);
+  EXPECT_LE(used.threads, options.threads);
+  EXPECT_EQ(layout.threads, used.threads) << "a run cuts its workspace for the threads of the plan";
+}
 
 TEST(Workspace, StaysUnderItsBudget) {
   std::int64_t checked = 0;
@@ -20,8 +30,8 @@ TEST(Workspace, StaysUnderItsBudget) {
     for (const std::int64_t keys : {0LL, 1LL, 4096LL, 65536LL, 131072LL, 1LL << 20, 4LL << 20, 32LL << 20})
       for (const std::int64_t rows : {1LL, 7LL, 256LL, 16384LL, 1LL << 20})
         for (const std::int64_t top_k : {1LL, 512LL, 2048LL, 4096LL})
-          for (const int threads : {1, 2, 7, 64})
-            for (const auto& [heads, head_dim] : {std::pair{32LL, 128LL}, {64LL, 128LL}, {8LL, 64LL}})
+          for (const int threads : {1, 2, 7, 64, 256, 4096})
+            for (const auto& [heads, head_dim] : {std::pair{32LL, 128LL}, {64LL, 128LL}, {8LL, 64LL}, {128LL, 256LL}})
               for (const ScoreModel model : {ScoreModel::f64, ScoreModel::sm90}) {
                 Options options;
                 options.top_k = top_k;
@@ -29,19 +39,41 @@ TEST(Workspace, StaysUnderItsBudget) {
                 options.isa = isa.isa;
                 options.model = model;
                 const Shape shape{.rows = rows, .heads = heads, .head_dim = head_dim, .keys = keys};
-                const Plan decided = plan(shape, options);
-                const cpu::Layout layout =
-                    cpu::make_layout(*cpu::choose(isa.isa).kernels, shape, decided.options(), threads);
-                const std::int64_t in_flight = std::int64_t{layout.slots} * layout.tile_rows;
-                const std::int64_t promised =
-                    (64LL << 20) + 32 * keys + in_flight * (4096 + 32 * std::min(top_k, keys));
-                EXPECT_LE(static_cast<std::int64_t>(decided.workspace_bytes()), promised)
-                    << isa.why << ": rows " << rows << " keys " << keys << " heads " << heads << " D " << head_dim
-                    << " K " << top_k << " threads " << threads << " in flight " << in_flight;
+                expect_within_budget(shape, options);
                 ++checked;
               }
   }
   EXPECT_GT(checked, 0);
+}
+
+/// Rows in flight are a quotient: how much of the budget its remainder leaves differs from size to size.
+TEST(Workspace, StaysUnderItsBudgetAtEverySize) {
+  std::int64_t checked = 0;
+  for (std::int64_t keys = 1000; keys < 8000000; keys += keys / 77 + 1)
+    for (const std::int64_t heads : {32, 64, 128})
+      for (const int threads : {1, 2, 64})
+        for (const std::int64_t top_k : {1, 2048}) {
+          Options options;
+          options.top_k = top_k;
+          options.threads = threads;
+          expect_within_budget({.rows = 100000, .heads = heads, .head_dim = 128, .keys = keys}, options);
+          ++checked;
+        }
+  EXPECT_GT(checked, 5000);
+}
+
+TEST(Workspace, TakesNoMoreThreadsThanMemoryHolds) {
+  Options options;
+  options.top_k = 2048;
+  options.threads = 4096;
+  const Shape shape{.rows = 4096, .heads = 128, .head_dim = 128, .keys = 65536};
+  const Plan decided = plan(shape, options);
+  EXPECT_LT(decided.options().threads, 4096);
+  EXPECT_NE(decided.why().find("memory for no more"), std::string::npos) << decided.why();
+  options.threads = 16;
+  const Plan few = plan(shape, options);
+  EXPECT_EQ(few.options().threads, 16);
+  EXPECT_EQ(few.why().find("memory for no more"), std::string::npos) << few.why();
 }
 
 TEST(Workspace, DoesNotGrowWithTheRows) {
