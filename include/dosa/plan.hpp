@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -66,7 +67,7 @@ struct Options {
   std::int64_t always_first = 0;  ///< the first n visible keys rank before all others
   std::int64_t always_last = 0;   ///< the last m visible keys likewise
   bool scores = false;            ///< write scores
-  int threads = 0;                ///< 0: as many as the process may use
+  int threads = 0;                ///< 0: as many as the process may use; a plan takes fewer where memory holds no more
   int retained_heads = 0;         ///< r of the certificate; 0: chosen for each row by measured survival
   std::optional<Shard> shard;
   Ablation ablation;
@@ -94,15 +95,17 @@ struct RowReport {
   std::int64_t survivors = 0;  ///< keys the screen could not reject (dense rows: visible)
   std::int64_t exact = 0;      ///< keys scored under the model
   std::int64_t seeds = 0;      ///< seeds that were visible and distinct
-  float first_threshold = 0;   ///< tau before best first (-inf when there were no seeds)
-  float threshold = 0;         ///< tau that the screen's survivors were taken with
-  float last_score = 0;        ///< exact score of the K-th key; NaN where it was not needed
-  float predicted = 0;         ///< bounds below this were not kept by the screen's first pass (-inf: all were kept)
-  bool rescreened = false;     ///< the threshold proved to be lower than `predicted`: the row was screened again
-  double dot_products = 0;     ///< 128-wide (D-wide) dot products done, in units of one head and one key
+  float first_threshold = -std::numeric_limits<float>::infinity();  ///< tau before best first (-inf: no seeds)
+  float threshold = -std::numeric_limits<float>::infinity();        ///< tau that the screen's survivors were taken with
+  float last_score = std::numeric_limits<float>::quiet_NaN();  ///< exact score of the K-th key; NaN: was not needed
+  float predicted = -std::numeric_limits<float>::infinity();   ///< the screen's first pass kept no bound below this
+  bool rescreened = false;  ///< the threshold proved to be lower than `predicted`: the row was screened again
+  double dot_products = 0;  ///< 128-wide (D-wide) dot products done, in units of one head and one key
 };
 
-/// Counters of one run; plain sums over rows, the same at every thread count except for timings.
+/// Counters of one run; plain sums over rows, the same at every thread count except for timings. (Threads so many or
+/// sequences so long that memory holds fewer rows at a time change whose winners are a row's seeds, and with them the
+/// work that is counted.)
 struct Stats {
   std::int64_t rows = 0, rows_dense = 0, rows_dosa = 0, rows_model = 0;
   std::int64_t rows_rescreened = 0;  ///< their predicted threshold was too high

@@ -170,8 +170,6 @@ void Worker::choose_path() {
 void Worker::prepare() {
   work_.report = {};
   work_.report.visible = visible() + work_.row.forced();
-  work_.report.last_score = std::numeric_limits<float>::quiet_NaN();
-  work_.report.first_threshold = work_.report.threshold = -kInfinity;
   work_.selected = work_.kept = 0;
   work_.floor = -kInfinity;
   std::fill_n(work_.memory.kept, layout_.most_slices(), std::int64_t{0});
@@ -375,6 +373,8 @@ void Worker::finish(bool scores_needed) {
       report.path = Path::dense;
       report.reason = RowReason::too_many_survivors;
     } else {
+      // Keys that a caller changes under a run can break what is proven, but not this loop: all are kept then.
+      if (report.rescreened) report.threshold = -kInfinity;
       report.rescreened = true;
     }
     screen_again(report.threshold);

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "cpu/layout.hpp"
 #include "cpu/row_sample.hpp"
+#include "cpu/row_work.hpp"
 #include "support/parity.hpp"
 #include "workloads/builder.hpp"
 #include "workloads/workloads.hpp"
@@ -90,6 +92,82 @@ TEST(Prediction, HoldsOnRowsLikeAnIndexers) {
       EXPECT_TRUE(report.rescreened || report.predicted <= report.threshold) << report.predicted;
     }
     EXPECT_GT(predicted, rows / 2);
+  }
+}
+
+std::vector<RowReport> reports_of(const Problem& problem, const Options& options) {
+  Stats stats;
+  stats.row_reports.resize(static_cast<std::size_t>(problem.q.shape[0]));
+  static_cast<void>(run_guarded(problem, options, "reports", {}, &stats));
+  return stats.row_reports;
+}
+
+/// Rows that forced keys fill, rows that no bound can be computed for, and a backend that has no screen.
+TEST(Prediction, RowsWithoutOneSaySo) {
+  cpu::shortest_predicted = 1;
+  const auto expect_none = [&](const Options& options, std::initializer_list<float> weights) {
+    workloads::Builder builder({3, 600, 4, 32, 10, 1});
+    builder.control(std::vector<float>(600, 1.0F), false);
+    for (std::int64_t row = 0; row < 3; ++row)
+      for (std::size_t h = 0; h < weights.size(); ++h)
+        builder.weight(row, static_cast<std::int64_t>(h)) = weights.begin()[h];
+    const workloads::Workload workload = builder.finish();
+    for (const RowReport& report : reports_of(workload.problem, options)) {
+      EXPECT_EQ(report.predicted, -std::numeric_limits<float>::infinity()) << describe(options);
+      EXPECT_EQ(report.first_threshold, -std::numeric_limits<float>::infinity()) << describe(options);
+      EXPECT_TRUE(std::isnan(report.last_score) || report.exact > 0) << describe(options);
+      EXPECT_FALSE(report.rescreened) << describe(options);
+    }
+  };
+  for (const Backend backend : {Backend::reference, Backend::cpu}) {
+    Options forced = top(10, backend);
+    forced.always_first = 10;
+    expect_none(forced, {});
+    expect_none(top(10, backend), {std::numeric_limits<float>::infinity()});
+    expect_none(top(10, backend), {1, std::numeric_limits<float>::quiet_NaN()});
+    expect_none(top(10, backend), {3e38F, 3e38F});
+  }
+  expect_none(top(10, Backend::reference), {});
+}
+
+/// A caller that writes keys under a run gets some selection, not a loop without end: here all scores vanish after the
+/// screen, so the threshold that was proven before keeps nothing.
+TEST(Prediction, KeysThatChangeUnderARunEndIt) {
+  constexpr std::int64_t kCount = 400;
+  workloads::Builder builder({1, kCount, 4, 32, 10, 1});
+  builder.control(std::vector<float>(kCount, 3.0F), false);
+  workloads::Workload workload = builder.finish();
+  auto& keys = std::get<ContiguousKeys>(workload.problem.keys);
+  std::vector<float> scales(keys.scales.data, keys.scales.data + kCount);
+  const std::vector<float> before = scales;
+  keys.scales = TensorView<const float, 1>::contiguous(scales.data(), {kCount});
+
+  struct Eraser final : cpu::RowObserver {
+    explicit Eraser(std::vector<float>& target) : values(target) {}
+    void screened(const cpu::RowWork&) override { std::fill(values.begin(), values.end(), 0.0F); }
+    std::vector<float>& values;
+  } eraser(scales);
+  for (const Isa isa : runnable_isas()) {
+    Options options = top(10, Backend::cpu);
+    options.isa = isa;
+    options.path = Path::dosa;
+    options.threads = 1;
+    options.ablation.best_first = false;
+    const Plan decided = plan(shape_of(workload.problem), options);
+    std::vector<std::byte> workspace(decided.workspace_bytes()), carry(decided.carry_bytes());
+    std::vector<std::int32_t> indices(10), lengths(1);
+    Selection selection;
+    selection.indices = TensorView<std::int32_t, 2>::contiguous(indices.data(), {1, 10});
+    selection.lengths = TensorView<std::int32_t, 1>::contiguous(lengths.data(), {1});
+    Stats stats;
+    scales = before;
+    run(decided, workload.problem, selection, workspace, carry);
+    cpu::row_observer = &eraser;
+    run(decided, workload.problem, selection, workspace, carry, &stats);
+    cpu::row_observer = nullptr;
+    EXPECT_EQ(stats.rows_rescreened, 1) << "the threshold of the seeds no longer holds";
+    EXPECT_EQ(lengths[0], 10);
+    for (const std::int32_t index : indices) EXPECT_TRUE(index >= 0 && index < kCount) << index;
   }
 }
 
