@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "contract/text.hpp"
+#include "cpu/row_work.hpp"
 #include "dosa/plan.hpp"
 #include "fuzz/bodies.hpp"
 #include "fuzz/reader.hpp"
@@ -78,7 +79,7 @@ Options options_of(Reader& reader, std::int64_t heads, bool paged) {
   options.order = (bits & 1U) != 0 ? Order::score : Order::index;
   options.scores = (bits & 2U) != 0;
   options.model = (bits & 4U) != 0 ? ScoreModel::sm90 : ScoreModel::f64;
-  options.threads = (bits & 8U) != 0 ? 2 : 1;
+  options.threads = (bits & 8U) != 0 ? 2 + reader.byte() % 6 : 1;
   const int base = (bits >> 4U) % (paged ? 3 : 2);
   options.index_base = base == 0 ? IndexBase::absolute : base == 1 ? IndexBase::window : IndexBase::slot;
   if ((bits & 64U) != 0) {
@@ -87,11 +88,11 @@ Options options_of(Reader& reader, std::int64_t heads, bool paged) {
   }
   if ((bits & 128U) != 0) {
     options.retained_heads = static_cast<int>(reader.byte() % (heads + 1));
-    const std::uint8_t pieces = reader.byte();
+    const std::uint32_t pieces = reader.word();
     Ablation& a = options.ablation;
     int bit = 0;
     for (bool* piece : {&a.projection, &a.joint_residual, &a.centred, &a.aggregate, &a.second_aggregate,
-                        &a.absolute_form, &a.seeds, &a.best_first})
+                        &a.absolute_form, &a.seeds, &a.best_first, &a.half_linear, &a.prediction})
       *piece = ((pieces >> bit++) & 1U) != 0;
   }
   return options;
@@ -99,6 +100,7 @@ Options options_of(Reader& reader, std::int64_t heads, bool paged) {
 
 std::optional<std::string> run(std::span<const std::uint8_t> bytes) {
   static const std::vector<Isa> isas = test::runnable_isas();
+  cpu::shortest_predicted = 1;
   Reader reader(bytes);
   const auto entries = workloads::registry();
   const workloads::Entry& entry =
