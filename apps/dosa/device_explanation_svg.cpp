@@ -15,7 +15,7 @@ constexpr double kHeight = 640;
 
 class DevicePicture {
  public:
-  explicit DevicePicture(const DeviceExplanation& e) : e_(e), svg_(kWidth, kHeight, title(), kPictureStyle) {}
+  explicit DevicePicture(const DeviceExplanation& e) : e_(e), svg_(kWidth, kHeight, title(e.rows), kPictureStyle) {}
 
   std::string draw() {
     svg_.rect("page", 0, 0, kWidth, kHeight);
@@ -32,13 +32,8 @@ class DevicePicture {
   }
 
  private:
-  [[nodiscard]] std::string title() const {
-    if (e_.single()) return text::format("What happened to the keys of row {}", e_.rows[0]);
-    return text::format("What happened to the keys of {}", counted(std::ssize(e_.rows), "row"));
-  }
-
   void heading() {
-    svg_.text("title", kLeft, 54, title());
+    svg_.text("title", kLeft, 54, title(e_.rows));
     svg_.text("sub", kLeft, 80,
               text::format("{}  ·  {} keys, {} heads of {}, K = {}  ·  model {}, {}  ·  {} dense",
                            shortened(std::filesystem::path(e_.trace).stem().string()),

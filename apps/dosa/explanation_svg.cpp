@@ -21,7 +21,7 @@ class Picture {
       : e_(explanation),
         slack_(quantiles(explanation.slacks)),
         gap_(quantiles(explanation.gaps)),
-        svg_(kWidth, kHeight, title(), kPictureStyle) {}
+        svg_(kWidth, kHeight, title(e_.rows), kPictureStyle) {}
 
   std::string draw() {
     svg_.rect("page", 0, 0, kWidth, kHeight);
@@ -37,13 +37,8 @@ class Picture {
   }
 
  private:
-  [[nodiscard]] std::string title() const {
-    if (e_.single()) return text::format("What happened to the keys of row {}", e_.rows[0]);
-    return text::format("What happened to the keys of {}", counted(std::ssize(e_.rows), "row"));
-  }
-
   void heading() {
-    svg_.text("title", kLeft, 54, title());
+    svg_.text("title", kLeft, 54, title(e_.rows));
     std::string path = rows_by_path(e_.call.selection.stats);
     if (e_.single()) {
       const RowReport& report = e_.call.selection.stats.row_reports[static_cast<std::size_t>(e_.rows[0])];

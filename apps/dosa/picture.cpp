@@ -26,6 +26,11 @@ text{font-family:system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue","Dej
 .saved{fill:#2a2f36}.bars{fill:#7f9fcf}.inbar.dark{fill:#15181c}.inbar.quiet{fill:#e7eaee}}
 )";
 
+std::string title(const std::vector<std::int64_t>& rows) {
+  if (rows.size() == 1) return text::format("What happened to the keys of row {}", rows[0]);
+  return text::format("What happened to the keys of {}", counted(std::ssize(rows), "row"));
+}
+
 std::string number(double value) { return text::format("{:.3g}", std::abs(value) < 1e-12 ? 0.0 : value); }
 
 std::string figure(double value) {

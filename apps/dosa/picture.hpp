@@ -28,6 +28,8 @@ struct KeyBin {
   double visible = 0, winners = 0, scored = 0;  ///< scored: and not selected
 };
 
+/// What a picture of these rows is headed with.
+[[nodiscard]] std::string title(const std::vector<std::int64_t>& rows);
 [[nodiscard]] std::string number(double value);
 /// Three significant digits, without an exponent where a reader need not meet one.
 [[nodiscard]] std::string figure(double value);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "select/predicted_threshold.hpp"
 
@@ -81,15 +82,28 @@ certificate::Sample take_sample(const TileContext& tile, ThreadMemory& thread, R
 
 float predict_threshold(const TileContext& tile, ThreadMemory& thread, RowWork& work,
                         const certificate::Sample& sample) {
-  // Lower bounds, as the threshold will be one: where scores cancel they lie far below.
+  // Lower bounds, as the threshold will be one: where scores cancel they lie far below. The sums here have another
+  // order than the kernel's, and all keys of a plateau one bound: what the two may differ by must not put the floor
+  // above it.
   float* const scores = thread.sample_scores;
-  for (int s = 0; s < sample.keys; ++s) scores[s] = -thread.sample_allowances[s];
+  float* const lost = thread.sample_allowances;
+  const float rounding = static_cast<float>(tile.layout->heads + 8) * 0x1p-23F;
+  std::fill(scores, scores + sample.keys, 0.0F);
   for (int h = 0; h < tile.layout->heads; ++h) {
     const float weight = work.row.score.weights[h * work.row.score.weight_stride];
+    const float loss = std::fabs(weight) * rounding;
     const float* const dots = sample.dots + std::int64_t{h} * sample.stride;
-    for (int s = 0; s < sample.keys; ++s) scores[s] += weight * (dots[s] > 0 ? dots[s] : 0);
+    for (int s = 0; s < sample.keys; ++s) {
+      const float active = dots[s] > 0 ? dots[s] : 0;
+      scores[s] += weight * active;
+      lost[s] += loss * active;
+    }
   }
-  for (int s = 0; s < sample.keys; ++s) scores[s] *= sample.scale[s];
+  for (int s = 0; s < sample.keys; ++s) {
+    const float bound = sample.scale[s] * (scores[s] - lost[s]);
+    const bool bounded = sample.scale[s] <= work.dense.scale_limit;  // others have no lower bound
+    scores[s] = bounded ? bound - (std::fabs(bound) * 0x1p-20F + 0x1p-140F) : -std::numeric_limits<float>::infinity();
+  }
 
   const std::int64_t n = work.visible();
   const std::int64_t more = std::max<std::int64_t>(0, n / kPredictionStride - kRandomSample);

@@ -10,6 +10,7 @@
 #include "cpu/row_sample.hpp"
 #include "cpu/row_work.hpp"
 #include "support/parity.hpp"
+#include "support/reports.hpp"
 #include "workloads/builder.hpp"
 #include "workloads/workloads.hpp"
 
@@ -74,24 +75,14 @@ TEST(Prediction, HoldsOnRowsLikeAnIndexers) {
   for (const Path path : {Path::dense, Path::dosa}) {
     Options options = top(200, Backend::cpu);
     options.path = path;
-    const Plan decided = plan(shape_of(workload.problem), options);
-    const std::int64_t rows = workload.problem.q.shape[0];
-    std::vector<std::int32_t> indices(static_cast<std::size_t>(rows * options.top_k)),
-        lengths(static_cast<std::size_t>(rows));
-    Selection selection;
-    selection.indices = TensorView<std::int32_t, 2>::contiguous(indices.data(), {rows, options.top_k});
-    selection.lengths = TensorView<std::int32_t, 1>::contiguous(lengths.data(), {rows});
-    std::vector<std::byte> workspace(decided.workspace_bytes());
-    Stats stats;
-    stats.row_reports.resize(static_cast<std::size_t>(rows));
-    run(decided, workload.problem, selection, workspace, {}, &stats);
+    const Stats stats = run_with_reports(workload.problem, options);
     EXPECT_LE(stats.rows_rescreened, 1);
     std::int64_t predicted = 0;
     for (const RowReport& report : stats.row_reports) {
       predicted += std::isfinite(report.predicted) ? 1 : 0;
       EXPECT_TRUE(report.rescreened || report.predicted <= report.threshold) << report.predicted;
     }
-    EXPECT_GT(predicted, rows / 2);
+    EXPECT_GT(predicted, stats.rows / 2);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dosa/dosa.hpp"
+#include "support/reports.hpp"
 #include "workloads/workloads.hpp"
 
 namespace dosa::test {
@@ -27,17 +28,8 @@ TEST_P(CertificateChoiceOn, NoRowIsScreenedInVain) {
     options.model = model;
     options.backend = Backend::cpu;
     options.threads = 1;
-    const Plan decided = plan(shape_of(workload.problem), options);
-    const std::int64_t rows = decided.shape().rows;
-    std::vector<std::int32_t> indices(static_cast<std::size_t>(rows * options.top_k)),
-        lengths(static_cast<std::size_t>(rows));
-    Selection selection;
-    selection.indices = TensorView<std::int32_t, 2>::contiguous(indices.data(), {rows, options.top_k});
-    selection.lengths = TensorView<std::int32_t, 1>::contiguous(lengths.data(), {rows});
-    std::vector<std::byte> workspace(decided.workspace_bytes());
-    Stats stats;
-    stats.row_reports.resize(static_cast<std::size_t>(rows));
-    run(decided, workload.problem, selection, workspace, {}, &stats);
+    const Stats stats = run_with_reports(workload.problem, options);
+    EXPECT_EQ(stats.rows_rescreened, 0) << name(model);
     for (const RowReport& report : stats.row_reports) {
       EXPECT_NE(report.reason, RowReason::too_many_survivors)
           << name(model) << ": r " << report.retained_heads << ", survivors " << report.survivors << " of "
@@ -49,7 +41,8 @@ TEST_P(CertificateChoiceOn, NoRowIsScreenedInVain) {
 INSTANTIATE_TEST_SUITE_P(Inputs, CertificateChoiceOn,
                          testing::Values("all_equal", "relu_plateau", "relu_plateau_signed", "negative_zero",
                                          "top_unique_rest_equal", "narrow_band", "concentrated", "few_values_3",
-                                         "all_pos_inf", "both_inf", "nan_some", "nan_most", "scales_huge"),
+                                         "all_pos_inf", "both_inf", "nan_some", "nan_most", "scales_huge",
+                                         "scales_tiny", "scales_ue8m0", "codes_one_hot", "codes_cancelling"),
                          [](const auto& test) { return test.param; });
 
 }  // namespace
