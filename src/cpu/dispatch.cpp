@@ -141,6 +141,7 @@ constexpr Isa kBestFirst[] = {Isa::amx, Isa::avx512bf16, Isa::avx512, Isa::avx2,
 const Kernels* table(Isa isa) {
   switch (isa) {
     case Isa::amx:
+      if (const Kernels* const stand_in = tiles_stand_in.load(std::memory_order_acquire)) return stand_in;
       return amx_kernels();
     case Isa::avx512bf16:
       return avx512bf16_kernels();
@@ -161,7 +162,7 @@ std::string obstacle(Isa isa) {
   if (table(isa) == nullptr) return "this build has no code for it";
   switch (isa) {
     case Isa::amx:
-      return machine().amx;
+      return tiles_stand_in.load(std::memory_order_acquire) != nullptr ? std::string() : machine().amx;
     case Isa::avx512bf16:
       return machine().avx512bf16;
     case Isa::avx512:
@@ -191,6 +192,8 @@ std::string offer(Isa isa) {
 std::string described(Isa isa, const std::string& by) { return fmt::format("{} ({}): {}", name(isa), by, offer(isa)); }
 
 }  // namespace
+
+std::atomic<const Kernels*> tiles_stand_in{nullptr};
 
 Choice choose(Isa asked) {
   std::string by = "asked for";

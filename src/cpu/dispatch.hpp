@@ -1,6 +1,7 @@
 // The one place that chooses an instruction set.
 #pragma once
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -20,5 +21,9 @@ struct Choice {
 [[nodiscard]] Choice choose(Isa asked);
 [[nodiscard]] std::vector<IsaInfo> available_isas();
 [[nodiscard]] std::string processor_name();
+
+/// Serves as Isa::amx where it is not null (the default): tests run whole selections over emulated tiles by it, on
+/// machines that have none. Set it only while no run is under way.
+extern std::atomic<const Kernels*> tiles_stand_in;
 
 }  // namespace dosa::cpu
