@@ -8,7 +8,8 @@ class Memory:
 
     def __init__(self, nbytes: int) -> None: ...
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Size in bytes."""
 
 class Options:
     @property
@@ -131,7 +132,8 @@ class Stats:
     def backend(self) -> str:
         """Who computed: "reference", "cpu" or "cuda"."""
     @property
-    def rows(self) -> int: ...
+    def rows(self) -> int:
+        """Q."""
     @property
     def rows_dense(self) -> int:
         """Rows whose keys were all screened with all heads."""
@@ -161,7 +163,8 @@ class Stats:
     def dense_dot_products(self) -> float:
         """What all heads of all visible keys would take."""
     @property
-    def seconds(self) -> float: ...
+    def seconds(self) -> float:
+        """Wall time of the call in the library."""
     @property
     def device(self) -> DeviceCounters | None:
         """What the CUDA backend counted over arrays in host memory; None for every other call."""

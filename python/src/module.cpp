@@ -235,9 +235,11 @@ void translate_errors() {
 NB_MODULE(_core, module) {
   translate_errors();
 
-  nb::class_<Memory>(module, "Memory")
+  nb::class_<Memory>(
+      module, "Memory",
+      "Host bytes that a caller keeps between calls (workspace, carry), uninitialised. One call at a time.")
       .def(nb::init<std::int64_t>(), nb::arg("nbytes"))
-      .def_prop_ro("nbytes", &Memory::size);
+      .def_prop_ro("nbytes", &Memory::size, "Size in bytes.");
 
   nb::class_<Options>(module, "Options")
       .def_prop_ro("top_k", [](const Options& o) { return o.top_k; })
@@ -313,14 +315,18 @@ NB_MODULE(_core, module) {
       nb::arg("rows"), nb::arg("heads"), nb::arg("head_dim"), nb::arg("keys"), nb::arg("requests"), nb::arg("pages"),
       nb::arg("page_size"), nb::arg("row_request"), nb::arg("cuda_device").none(), nb::arg("options"));
 
-  nb::class_<DeviceCounters>(module, "DeviceCounters")
-      .def_ro("candidates", &DeviceCounters::candidates)
-      .def_ro("compactions", &DeviceCounters::compactions)
-      .def_ro("repeats", &DeviceCounters::repeats)
-      .def_ro("sampled_rows", &DeviceCounters::sampled_rows)
-      .def_ro("stages_tma", &DeviceCounters::stages_tma)
-      .def_ro("stages_plain", &DeviceCounters::stages_plain)
-      .def_ro("status", &DeviceCounters::status)
+  nb::class_<DeviceCounters>(module, "DeviceCounters",
+                             "What the CUDA backend counted in one call over arrays in host memory.")
+      .def_ro("candidates", &DeviceCounters::candidates, "(row, key) pairs that reached a candidate buffer.")
+      .def_ro("compactions", &DeviceCounters::compactions,
+              "Candidate buffers cut back to the best K because they were full.")
+      .def_ro("repeats", &DeviceCounters::repeats, "Rows streamed again because a predicted threshold was too high.")
+      .def_ro("sampled_rows", &DeviceCounters::sampled_rows,
+              "Rows whose first threshold came from a sample of their keys.")
+      .def_ro("stages_tma", &DeviceCounters::stages_tma, "Key stages that the tensor copy engine brought.")
+      .def_ro("stages_plain", &DeviceCounters::stages_plain, "Key stages that ordinary copies brought.")
+      .def_ro("status", &DeviceCounters::status,
+              "Bit 0: a row_request out of range (an empty row); bit 1: a visible page out of range.")
       .def("__repr__", [](const DeviceCounters& c) {
         return text::format(
             "dosa.DeviceCounters(candidates={}, compactions={}, repeats={}, sampled_rows={}, stages_tma={}, "
@@ -328,22 +334,50 @@ NB_MODULE(_core, module) {
             c.candidates, c.compactions, c.repeats, c.sampled_rows, c.stages_tma, c.stages_plain, c.status);
       });
 
-  nb::class_<RunStats>(module, "Stats")
-      .def_prop_ro("model", [](const RunStats& s) { return s.model; })
-      .def_prop_ro("backend", [](const RunStats& s) { return s.backend; })
-      .def_prop_ro("rows", [](const RunStats& s) { return s.stats.rows; })
-      .def_prop_ro("rows_dense", [](const RunStats& s) { return s.stats.rows_dense; })
-      .def_prop_ro("rows_dosa", [](const RunStats& s) { return s.stats.rows_dosa; })
-      .def_prop_ro("rows_model", [](const RunStats& s) { return s.stats.rows_model; })
-      .def_prop_ro("rows_rescreened", [](const RunStats& s) { return s.stats.rows_rescreened; })
-      .def_prop_ro("visible", [](const RunStats& s) { return s.stats.visible; })
-      .def_prop_ro("survivors", [](const RunStats& s) { return s.stats.survivors; })
-      .def_prop_ro("exact", [](const RunStats& s) { return s.stats.exact; })
-      .def_prop_ro("dot_products", [](const RunStats& s) { return s.stats.dot_products; })
-      .def_prop_ro("dense_dot_products", [](const RunStats& s) { return s.stats.dense_dot_products; })
-      .def_prop_ro("seconds", [](const RunStats& s) { return s.stats.seconds; })
-      .def_prop_ro("device", [](const RunStats& s) { return s.stats.device; })
-      .def("row_reports", &report_columns)
+  nb::class_<RunStats>(
+      module, "Stats",
+      "Counters of one call: plain sums over rows, the same at every thread count except for `seconds`.\n\nA call over "
+      "arrays on a device is queued and reads nothing back: of its counters only `rows` is set.")
+      .def_prop_ro(
+          "model", [](const RunStats& s) { return s.model; },
+          "The score model whose bits were ranked: \"f64\" or \"sm90\".")
+      .def_prop_ro(
+          "backend", [](const RunStats& s) { return s.backend; }, "Who computed: \"reference\", \"cpu\" or \"cuda\".")
+      .def_prop_ro(
+          "rows", [](const RunStats& s) { return s.stats.rows; }, "Q.")
+      .def_prop_ro(
+          "rows_dense", [](const RunStats& s) { return s.stats.rows_dense; },
+          "Rows whose keys were all screened with all heads.")
+      .def_prop_ro(
+          "rows_dosa", [](const RunStats& s) { return s.stats.rows_dosa; },
+          "Rows whose keys were screened with the certificate's bound.")
+      .def_prop_ro(
+          "rows_model", [](const RunStats& s) { return s.stats.rows_model; },
+          "Rows whose keys were all scored under the model, one by one: those of the CPU backend whose constants are "
+          "not\nfinite, and every row of the reference and of CUDA over arrays in host memory.")
+      .def_prop_ro(
+          "rows_rescreened", [](const RunStats& s) { return s.stats.rows_rescreened; },
+          "Rows that were screened again because their predicted threshold was too high.")
+      .def_prop_ro(
+          "visible", [](const RunStats& s) { return s.stats.visible; }, "Keys in the windows.")
+      .def_prop_ro(
+          "survivors", [](const RunStats& s) { return s.stats.survivors; },
+          "Keys that the screen could not reject (dense rows: all that are visible).")
+      .def_prop_ro(
+          "exact", [](const RunStats& s) { return s.stats.exact; }, "Keys scored under the model, bit by bit.")
+      .def_prop_ro(
+          "dot_products", [](const RunStats& s) { return s.stats.dot_products; },
+          "q . k products done, in units of one head and one key.")
+      .def_prop_ro(
+          "dense_dot_products", [](const RunStats& s) { return s.stats.dense_dot_products; },
+          "What all heads of all visible keys would take.")
+      .def_prop_ro(
+          "seconds", [](const RunStats& s) { return s.stats.seconds; }, "Wall time of the call in the library.")
+      .def_prop_ro(
+          "device", [](const RunStats& s) { return s.stats.device; },
+          "What the CUDA backend counted over arrays in host memory; None for every other call.")
+      .def("row_reports", &report_columns,
+           "What happened to each row, as columns; empty lists unless Plan.run(row_reports=True).")
       .def("__repr__", [](const RunStats& s) {
         return text::format(
             "dosa.Stats(model='{}', backend='{}', rows={}, rows_dosa={}, visible={}, survivors={}, exact={}, "

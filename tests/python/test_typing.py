@@ -65,6 +65,22 @@ def test_stub_and_extension_agree():
     assert runtime(_core) == stub
 
 
+def test_help_says_what_the_stub_says():
+    documented = [node for node in ast.parse((PACKAGE / "_core.pyi").read_text()).body if isinstance(node, ast.ClassDef)]
+    for node in documented:
+        owner = getattr(dosa, node.name, None)
+        if owner is None or node.name == "Plan":
+            continue  # dosa.Plan is Python's; the others are not public
+        assert owner.__doc__ == ast.get_docstring(node)
+        for member in node.body:
+            if isinstance(member, ast.FunctionDef) and member.name != "__init__":
+                wanted = ast.get_docstring(member)
+                assert wanted and getattr(owner, member.name).__doc__.endswith(wanted), (node.name, member.name)
+    for name in dosa.__all__:
+        value = getattr(dosa, name)
+        assert name == "__version__" or value.__doc__, name
+
+
 def members(header, struct):
     """Names of a C++ struct's data members."""
     body = re.search(rf"struct {struct} {{\n(.*?)^}};", (SOURCE / "include" / "dosa" / header).read_text(), re.S | re.M).group(1)
