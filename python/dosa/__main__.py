@@ -32,9 +32,10 @@ def _rows(text: str, rows: int) -> list[int]:
 def _info(_: argparse.Namespace) -> int:
     info = dosa.info()
     print(f"dosa {info.version}, {info.processor}, {info.threads} threads")
+    width = max(map(len, [*info.backends, *info.isas]))
     for kind, entries in (("backend", info.backends), ("instruction set", info.isas)):
         for word, (available, why) in entries.items():
-            print(f"  {kind} {word:<9} {'yes' if available else 'no ':<3} {why}")
+            print(f"  {kind:<15} {word:<{width}} {'yes' if available else 'no ':<3} {why}")
     print(f"  chosen: {info.isa_why}")
     return 0
 
@@ -70,8 +71,10 @@ def _judge(arguments: argparse.Namespace) -> int:
 
 def _analyze(arguments: argparse.Namespace) -> int:
     from ._analyze import analyze
-    from ._report import write_report
+    from ._report import check_report, write_report
 
+    if arguments.html:
+        check_report(arguments.html)
     results = []
     for path in arguments.traces:
         if sys.stderr.isatty():

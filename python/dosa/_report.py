@@ -441,14 +441,27 @@ def _told_apart(results: Sequence[Analysis]) -> list[Analysis]:
     return labelled
 
 
-def page_text(results: Sequence[Analysis]) -> str:
-    """The whole page as HTML. Raises dosa.NotAvailableError where Plotly is not installed."""
+def _plotly() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
         raise NotAvailableError("report: found no plotly, wanted it: pip install 'dosa-indexer[report]'") from error
+    return str(get_plotlyjs())
+
+
+def check_report(path: str | os.PathLike[str]) -> None:
+    """Raises what write_report would, before anybody works for it."""
+    _plotly()
+    folder = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path) or not os.access(folder, os.W_OK):
+        raise IoError(f"{os.fspath(path)}: found a folder that cannot be written to, or a folder of that name, wanted a file")
+
+
+def page_text(results: Sequence[Analysis]) -> str:
+    """The whole page as HTML. Raises dosa.NotAvailableError where Plotly is not installed."""
     import dosa
 
+    script = _plotly()
     results = _told_apart(results)
     page = _Page()
     _overview(page, results)
@@ -476,7 +489,7 @@ score model f64. Approximations work on blocks of {BLOCK} keys: “few heads” 
 activation on block means (the idea of MISA), “page min/max” the pages with the largest upper bound from per-dimension
 extremes (Quest), “pooled blocks” the blocks whose mean key scores highest (HISA); each is charged for its own look at the
 blocks. They are models of the ideas, not of the published kernels.</footer>
-<script>{get_plotlyjs()}</script>
+<script>{script}</script>
 <script type="application/json" id="figures">{figures}</script>
 <script>{SCRIPT}</script>
 </body></html>

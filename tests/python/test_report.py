@@ -171,3 +171,25 @@ def test_the_browser_check_sees_errors(browser, tmp_path):
 def test_errors_of_the_command(tmp_path):
     done = subprocess.run([sys.executable, "-m", "dosa", "analyze", "/nowhere"], capture_output=True, text=True)
     assert done.returncode == 2 and "nowhere" in done.stderr
+
+
+def test_what_a_report_needs_is_asked_before_the_work(sample_trace, tmp_path):
+    def refused(page, before="pass"):
+        code = f"import sys; {before}; from dosa.__main__ import main; sys.exit(main(sys.argv[1:]))"
+        words = ["analyze", str(sample_trace), "--top-k", "256", "--rows", "1", "--html", str(page)]
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+        assert done.returncode == 2 and done.stdout == "", done.stdout
+        return done.stderr
+
+    assert "dosa-indexer[report]" in refused(tmp_path / "r.html", "sys.modules['plotly'] = None")
+    assert "nowhere" in refused(tmp_path / "nowhere" / "r.html")
+    assert str(tmp_path) in refused(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_info_is_a_table():
+    done = subprocess.run([sys.executable, "-m", "dosa", "info"], capture_output=True, text=True, check=True)
+    rows = [line for line in done.stdout.splitlines() if line.startswith(("  backend", "  instruction set"))]
+    info = dosa.info()
+    assert len(rows) == len(info.backends) + len(info.isas)
+    assert len({re.search(r" (yes|no ) ", row).start() for row in rows}) == 1
