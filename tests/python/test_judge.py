@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -121,7 +122,7 @@ def test_the_command(sample_trace, tmp_path):
     done = command("judge", sample_trace, sample_trace)
     assert done.returncode == 2 and 'no tensor "indices"' in done.stderr
     assert command("judge", sample_trace, tmp_path / "none").returncode == 2
-    assert "backend cpu" in command("info").stdout
+    assert re.search(r"^  backend +cpu +yes ", command("info").stdout, re.M)
 
 
 def test_real_traces_are_selected_exactly(shared_traces):
