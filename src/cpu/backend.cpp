@@ -19,6 +19,7 @@
 #include "contract/write_row.hpp"
 #include "cpu/dispatch.hpp"
 #include "cpu/float_environment.hpp"
+#include "cpu/forked.hpp"
 #include "cpu/layout.hpp"
 #include "cpu/row_work.hpp"
 #include "cpu/tiles.hpp"
@@ -73,6 +74,7 @@ WorkspaceCuts cut_shared(Arena& arena, const CpuPlan& plan) {
 void plan_cpu(PlanState& state) {
   const Choice choice = choose(state.options.isa);
   state.options.isa = choice.kernels->isa;
+  (void)pool_was_lost();  // notes that oneTBB is about to be used
   if (state.options.threads == 0) state.options.threads = tbb::info::default_concurrency();
   const CpuPlan plan = cpu_plan(state, *choice.kernels);
   const bool fewer_threads = plan.layout.threads < state.options.threads;
@@ -123,6 +125,7 @@ class Run {
   std::span<Stats> counters_;  ///< one a slot
   SeedCarry carry_;
   bool scores_needed_;
+  const bool alone_ = pool_was_lost();
   std::int64_t block_first_ = 0, tile_count_ = 0, batch_count_ = 0;
 };
 
@@ -159,11 +162,17 @@ std::optional<tbb::global_control> allow_threads(int threads) {
   return more;
 }
 
+template <class Body>
+void on_threads(int threads, bool alone, const Body& body) {
+  if (alone) return body();
+  [[maybe_unused]] const std::optional<tbb::global_control> more = allow_threads(threads);
+  tbb::task_arena arena(threads);
+  arena.execute(body);
+}
+
 void Run::execute() {
   if (state_.shape.rows == 0) return;
-  [[maybe_unused]] const std::optional<tbb::global_control> more = allow_threads(state_.options.threads);
-  tbb::task_arena arena(state_.options.threads);
-  arena.execute([&] {
+  on_threads(state_.options.threads, alone_, [&] {
     for (std::int64_t first = 0; first < state_.shape.rows; first += plan_.block_rows)
       run_block(first, std::min(plan_.block_rows, state_.shape.rows - first));
   });
@@ -204,7 +213,7 @@ void Run::cut_tiles(std::int64_t count) {
 void Run::run_block(std::int64_t first, std::int64_t count) {
   block_first_ = first;
   cut_tiles(count);
-  if (plan_.layout.slots > 1 && batch_count_ > 1) {
+  if (!alone_ && plan_.layout.slots > 1 && batch_count_ > 1) {
     // A slot is a task of its own that takes the next batch when it is done: no tile waits for another.
     std::atomic<std::int64_t> next{0};
     tbb::parallel_for(
@@ -217,7 +226,7 @@ void Run::run_block(std::int64_t first, std::int64_t count) {
     return;
   }
   const FloatEnvironment environment;
-  for (std::int64_t batch = 0; batch < batch_count_; ++batch) run_batch(0, batch, true);
+  for (std::int64_t batch = 0; batch < batch_count_; ++batch) run_batch(0, batch, !alone_);
 }
 
 void Run::run_batch(std::size_t slot, std::int64_t batch, bool shared) {
@@ -266,7 +275,7 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
   find_mean(tile, context.keys, slot.mean);
 
   const auto memory = [&]() -> ThreadMemory& {
-    return threads_[static_cast<std::size_t>(tbb::this_task_arena::current_thread_index())];
+    return threads_[alone_ ? 0 : static_cast<std::size_t>(tbb::this_task_arena::current_thread_index())];
   };
   const auto for_rows = [&](const auto& body) {
     if (!shared) {
@@ -362,28 +371,29 @@ void scores_cpu(const PlanState& state, const Problem& problem, TensorView<float
   const Shape& shape = state.shape;
   const std::size_t row_bytes =
       kernels.model_bytes(state.options.model, static_cast<int>(shape.heads), static_cast<int>(shape.head_dim));
-  [[maybe_unused]] const std::optional<tbb::global_control> more = allow_threads(state.options.threads);
-  tbb::task_arena arena(state.options.threads);
-  arena.execute([&] {
-    tbb::parallel_for(std::int64_t{0}, shape.rows, [&](std::int64_t t) {
-      const FloatEnvironment environment;
-      const Row row = make_row(problem, shape, state.options, t);
-      const Window visible = row.visible();
-      for (std::int64_t i = 0; i < shape.keys; ++i)
-        if (!row.visible(i)) *out.at(t, i) = -std::numeric_limits<float>::infinity();
-      if (visible.size() == 0) return;
-      const auto memory = std::make_unique<std::byte[]>(row_bytes + Arena::kAlignment);
-      Arena cut(memory.get());
-      auto* const model_row = cut.take<std::byte>(static_cast<std::int64_t>(row_bytes));
-      kernels.model_row(state.options.model, row.score, model_row);
-      const KeySource keys = key_source(problem, row.request);
-      float block[kModelBlock];
-      for (std::int64_t first = visible.first; first < visible.last; first += kModelBlock) {
-        const std::int64_t count = std::min(kModelBlock, visible.last - first);
-        kernels.model_scores(state.options.model, row.score, model_row, keys, nullptr, first, count, block);
-        for (std::int64_t j = 0; j < count; ++j) *out.at(t, first + j) = block[j];
-      }
-    });
+  const auto score_row = [&](std::int64_t t) {
+    const FloatEnvironment environment;
+    const Row row = make_row(problem, shape, state.options, t);
+    const Window visible = row.visible();
+    for (std::int64_t i = 0; i < shape.keys; ++i)
+      if (!row.visible(i)) *out.at(t, i) = -std::numeric_limits<float>::infinity();
+    if (visible.size() == 0) return;
+    const auto memory = std::make_unique<std::byte[]>(row_bytes + Arena::kAlignment);
+    Arena cut(memory.get());
+    auto* const model_row = cut.take<std::byte>(static_cast<std::int64_t>(row_bytes));
+    kernels.model_row(state.options.model, row.score, model_row);
+    const KeySource keys = key_source(problem, row.request);
+    float block[kModelBlock];
+    for (std::int64_t first = visible.first; first < visible.last; first += kModelBlock) {
+      const std::int64_t count = std::min(kModelBlock, visible.last - first);
+      kernels.model_scores(state.options.model, row.score, model_row, keys, nullptr, first, count, block);
+      for (std::int64_t j = 0; j < count; ++j) *out.at(t, first + j) = block[j];
+    }
+  };
+  const bool alone = pool_was_lost();
+  on_threads(state.options.threads, alone, [&] {
+    if (!alone) return tbb::parallel_for(std::int64_t{0}, shape.rows, score_row);
+    for (std::int64_t t = 0; t < shape.rows; ++t) score_row(t);
   });
 }
 

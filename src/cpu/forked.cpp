@@ -1,0 +1,29 @@
+#include "cpu/forked.hpp"
+
+#if __has_include(<pthread.h>)
+#include <pthread.h>
+
+#include <atomic>
+
+namespace dosa::cpu {
+namespace {
+
+std::atomic<bool> used{false}, lost{false};
+
+// At load, not at the first call: a fork during that call must find the handler. Without memory for it (ENOMEM) a fork
+// stays what oneTBB makes of it.
+[[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, [] {
+  if (used.load(std::memory_order_relaxed)) lost.store(true, std::memory_order_relaxed);
+});
+
+}  // namespace
+
+bool pool_was_lost() noexcept {
+  used.store(true, std::memory_order_relaxed);
+  return lost.load(std::memory_order_relaxed);
+}
+
+}  // namespace dosa::cpu
+#else
+bool dosa::cpu::pool_was_lost() noexcept { return false; }
+#endif
