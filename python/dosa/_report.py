@@ -320,7 +320,7 @@ def _section(page: _Page, number: int, result: Analysis) -> None:
         [{"type": "scatter", "mode": "markers", "x": [row.row for row in result.rows],
           "y": _numbers(numpy.where(gaps > 0, gaps, numpy.nan)), "name": name,
           "marker": {"color": series[name][0], "symbol": series[name][1], "size": 9, "line": {"color": "#fff", "width": 1}},
-          "hovertemplate": "row %{x}: %{y:.2e} std<extra>" + name + "</extra>"} for name, gaps in drawn.items()],
+          "cliponaxis": False, "hovertemplate": "row %{x}: %{y:.2e} std<extra>" + name + "</extra>"} for name, gaps in drawn.items()],
         {"xaxis": {"title": {"text": "row"}}, "yaxis": {"type": "log", "exponentformat": "power", "dtick": 1, "range": decades,
          "title": {"text": "gap, std"}}},
     )  # fmt: skip
