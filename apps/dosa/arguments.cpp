@@ -53,6 +53,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
 }  // namespace
 
 std::vector<std::int64_t> parse_rows(const std::string& text, std::int64_t available) {
+  if (text.empty()) throw Error(ErrorKind::usage, "--rows: found nothing, wanted rows such as 5, 0:16 or 3,7,20:24");
   std::vector<std::int64_t> rows;
   for (const std::string_view part : split(text, ',')) {
     const auto bounds = split(part, ':');
@@ -68,7 +69,10 @@ std::vector<std::int64_t> parse_rows(const std::string& text, std::int64_t avail
       parse_bound("", text);
     }
     if (first < 0 || last > available || first >= last || step < 1) {
-      throw Error(ErrorKind::usage, text::format("--rows: found '{}', wanted rows in 0:{}", part, available));
+      const std::string_view fault = step < 1        ? " and a step of at least 1"
+                                     : first >= last ? " and a first row before the last"
+                                                     : "";
+      throw Error(ErrorKind::usage, text::format("--rows: found '{}', wanted rows in 0:{}{}", part, available, fault));
     }
     for (std::int64_t row = first; row < last; row += step) rows.push_back(row);
   }
@@ -86,8 +90,8 @@ void TraceArguments::add(CLI::App& command) {
 
 Trace TraceArguments::open() const {
   Trace trace = Trace::open(path);
-  if (rows.empty()) return trace;
-  return trace.rows(parse_rows(rows, trace.problem().q.shape[0]));
+  if (!rows) return trace;
+  return trace.rows(parse_rows(*rows, trace.problem().q.shape[0]));
 }
 
 void EngineArguments::add_top_k(CLI::App& command, bool required) {

@@ -15,7 +15,7 @@ namespace dosa::app {
 /// IN and --rows.
 struct TraceArguments {
   std::string path;
-  std::string rows;
+  std::optional<std::string> rows;
 
   void add(CLI::App& command);
   [[nodiscard]] Trace open() const;

@@ -18,7 +18,7 @@ namespace {
 
 struct BenchArguments {
   std::vector<std::string> inputs;
-  std::string rows;
+  std::optional<std::string> rows;
   EngineArguments engine;
   std::vector<std::string> paths;
   int repeat = 7;

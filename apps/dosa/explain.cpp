@@ -18,7 +18,7 @@ namespace {
 struct ExplainArguments {
   TraceArguments trace;
   EngineArguments engine;
-  std::int64_t row = -1;
+  std::optional<std::int64_t> row;
   std::string svg;
   JsonOutput json;
 };
@@ -117,8 +117,9 @@ void run_explain(const ExplainArguments& arguments) {
   check_outputs(arguments.trace.path, arguments.svg, arguments.json);
   const Trace trace = arguments.trace.open();
   const std::int64_t available = trace.problem().q.shape[0];
-  if (arguments.row < -1 || arguments.row >= available) {
-    throw Error(ErrorKind::usage, text::format("--row: found {}, wanted 0 <= T < {}", arguments.row, available));
+  if (arguments.row && (*arguments.row < 0 || *arguments.row >= available)) {
+    throw Error(ErrorKind::usage, text::format("--row: found {}, wanted 0 <= T < {}{}", *arguments.row, available,
+                                               arguments.trace.rows ? " (counted within --rows)" : ""));
   }
   Options options = arguments.engine.options;
   if (options.backend == Backend::reference)
@@ -127,8 +128,8 @@ void run_explain(const ExplainArguments& arguments) {
   const bool on_gpu = options.backend == Backend::cuda;
   if (!on_gpu) options.backend = Backend::cpu;
   options.scores = true;  // the K-th score of every row is part of its report only then
-  std::vector<std::int64_t> rows(arguments.row >= 0 ? 1 : static_cast<std::size_t>(available), arguments.row);
-  if (arguments.row < 0) std::iota(rows.begin(), rows.end(), 0);
+  std::vector<std::int64_t> rows(arguments.row ? 1 : static_cast<std::size_t>(available), arguments.row.value_or(0));
+  if (!arguments.row) std::iota(rows.begin(), rows.end(), 0);
 
   Table table(command_line());
   Json json{{"command", "explain"}, {"version", DOSA_VERSION}};

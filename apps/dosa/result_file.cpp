@@ -15,10 +15,12 @@ void copy(const safetensors::File& file, const safetensors::Tensor& tensor, std:
   into.assign(data, data + tensor.data.size() / sizeof(T));
 }
 
+constexpr const char* kFormat = "dosa selection";
+
 }  // namespace
 
 std::map<std::string, std::string> result_metadata(const Options& options, const std::string& rows) {
-  std::map<std::string, std::string> metadata{{"format", "dosa selection"},
+  std::map<std::string, std::string> metadata{{"format", kFormat},
                                               {"model", std::string(name(options.model))},
                                               {"order", std::string(name(options.order))},
                                               {"index_base", std::string(name(options.index_base))},
@@ -39,6 +41,15 @@ void write_result(const std::filesystem::path& path, const OwnedSelection& selec
   writer.append(std::span<const std::int32_t>(selection.lengths));
   if (options.scores) writer.append(std::span<const float>(selection.scores));
   writer.commit();
+}
+
+std::string rows_of_result(const std::filesystem::path& path) {
+  const auto file = safetensors::File::open(path);
+  const auto word = [&](const char* key) {
+    const auto found = file.metadata().find(key);
+    return found == file.metadata().end() ? std::string() : found->second;
+  };
+  return word("format") == kFormat ? word("rows") : std::string();  // other files mean other things by it
 }
 
 OwnedSelection read_result(const std::filesystem::path& path, std::int64_t rows, Options& options) {

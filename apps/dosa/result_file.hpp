@@ -20,4 +20,8 @@ void write_result(const std::filesystem::path& path, const OwnedSelection& selec
 /// and replace those in `options`. Throws Error{io, bad_input}.
 [[nodiscard]] OwnedSelection read_result(const std::filesystem::path& path, std::int64_t rows, Options& options);
 
+/// The text of --rows that a result was made with; empty: all rows, or a file that does not say. Throws Error{io,
+/// bad_input}.
+[[nodiscard]] std::string rows_of_result(const std::filesystem::path& path);
+
 }  // namespace dosa::app

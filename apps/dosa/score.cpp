@@ -36,7 +36,7 @@ void run_score(const ScoreArguments& arguments) {
   options.top_k = 1;
   const Plan decided = plan(shape, options);
   std::map<std::string, std::string> metadata{{"format", "dosa scores"}, {"model", std::string(name(options.model))}};
-  if (!arguments.trace.rows.empty()) metadata["rows"] = arguments.trace.rows;
+  if (arguments.trace.rows) metadata["rows"] = *arguments.trace.rows;
   safetensors::Writer writer(arguments.out, {{"scores", "F32", {shape.rows, shape.keys}}}, metadata);
 
   // A quarter of a gibibyte at a time, so that memory does not grow with the file.

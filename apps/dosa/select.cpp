@@ -34,7 +34,7 @@ void run_select(const SelectArguments& arguments) {
   describe_engine(call.options, call.why, table, json);
   describe_stats(call.selection.stats, call.workspace_bytes, &explanation, table, json);
   if (!arguments.out.empty()) {
-    write_result(arguments.out, call.selection, call.options, arguments.trace.rows);
+    write_result(arguments.out, call.selection, call.options, arguments.trace.rows.value_or(""));
     table.row("written",
               text::format("{}: indices I32 [{},{}], lengths I32 [{}]{}", arguments.out, call.selection.rows,
                            call.selection.top_k, call.selection.rows, call.options.scores ? ", scores F32" : ""));

@@ -80,6 +80,18 @@ std::string describe(const Difference& difference, bool scores) {
                       one(difference.wanted_index, difference.wanted_score));
 }
 
+/// A result of other rows would be compared row by row with the wrong ones.
+void check_rows(const VerifyArguments& arguments) {
+  const std::string made_with = rows_of_result(arguments.result), given = arguments.trace.rows.value_or("");
+  if (made_with == given) return;
+  const std::int64_t available = Trace::open(arguments.trace.path).problem().q.shape[0];
+  const auto rows = [&](const std::string& text) { return parse_rows(text.empty() ? "0:" : text, available); };
+  if (rows(made_with) == rows(given)) return;
+  const auto words = [](const std::string& text) { return text.empty() ? "none" : "--rows " + text; };
+  throw Error(ErrorKind::usage,
+              text::format("--rows: found {}, wanted {}, which the result is of", words(given), words(made_with)));
+}
+
 ExitCode run_verify(const VerifyArguments& arguments) {
   check_outputs(arguments.trace.path, "", arguments.json);
   const Trace trace = arguments.trace.open();
@@ -100,6 +112,7 @@ ExitCode run_verify(const VerifyArguments& arguments) {
     describe_stats(call.selection.stats, call.workspace_bytes, &explanation, table, json);
     found = std::move(call.selection);
   } else {
+    check_rows(arguments);
     found = read_result(arguments.result, trace.problem().q.shape[0], options);
     threads = info().threads;
     describe_input(trace, table, json);

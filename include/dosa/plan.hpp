@@ -81,7 +81,7 @@ enum class RowReason : std::uint8_t {
   short_window,        ///< too few keys for a certificate to pay
   not_finite,          ///< constants of the row are not finite or may overflow: every key is scored under the model
   too_many_survivors,  ///< the screen kept so many keys that the row was scored dense after all
-  all_selected,        ///< the window holds no more than K keys
+  all_selected,        ///< no key competes: the window holds no more than K, or forced keys fill all places
 };
 [[nodiscard]] std::string_view name(RowReason reason) noexcept;
 

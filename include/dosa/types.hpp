@@ -21,7 +21,7 @@ enum class Backend : std::uint8_t {
   automatic,  ///< chosen by plan(); the plan says which and why
   reference,  ///< scores everything under the model and sorts: the oracle
   cpu,        ///< oneTBB and the best instruction set the processor and the kernel allow
-  cuda,       ///< reserved: an error where it is not built in
+  cuda,       ///< Hopper; an error where it is not built in or no such GPU is there
 };
 
 /// Family of work a row may take. Rows that a certified path cannot help go dense and are counted.

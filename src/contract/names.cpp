@@ -30,7 +30,7 @@ constexpr std::array kReasons{Word<RowReason>{RowReason::asked, "asked"},
                               Word<RowReason>{RowReason::short_window, "short window"},
                               Word<RowReason>{RowReason::not_finite, "constants not finite"},
                               Word<RowReason>{RowReason::too_many_survivors, "too many survivors"},
-                              Word<RowReason>{RowReason::all_selected, "all keys selected"}};
+                              Word<RowReason>{RowReason::all_selected, "no key competes"}};
 
 template <class E, std::size_t N>
 std::string_view word_of(const std::array<Word<E>, N>& words, E value) noexcept {

@@ -175,7 +175,10 @@ void Worker::prepare() {
   std::fill_n(work_.memory.kept, layout_.most_slices(), std::int64_t{0});
   work_.slots = work_.row.free_slots(options_.top_k);
   work_.screen = Screen::none;
-  if (work_.slots == 0) return;
+  if (work_.slots == 0) {
+    work_.report.reason = RowReason::all_selected;
+    return;
+  }
   if (!make_dense()) {
     work_.screen = Screen::model;
     work_.report.reason = RowReason::not_finite;

@@ -184,8 +184,16 @@ class Select(Case):
             for place, row in enumerate(rows):
                 self.assertEqual(tensors["indices"][2][place * 256 : place * 256 + 256], whole[row * 256 : row * 256 + 256])
         for text in ("32", "-1", "3:3", "5:2", "0:33", "x", "", "1:2:3:4", "0:8:0", "1,,2"):
-            if text:
-                self.dosa("select", SAMPLE, "--top-k", 4, "--rows", text, code=USAGE, says="--rows")
+            self.dosa("select", SAMPLE, "--top-k", 4, "--rows", text, code=USAGE, says="--rows")
+
+    def test_a_result_of_other_rows_is_not_compared(self):
+        out = self.folder / "rows.safetensors"
+        self.dosa("select", SAMPLE, "--top-k", 4, "--rows", "0:3", "--out", out)
+        self.dosa("verify", SAMPLE, "--result", out, "--rows", "0,1,2")
+        for rows in (("--rows", "1:4"), ()):
+            self.dosa("verify", SAMPLE, "--result", out, *rows, code=USAGE,
+                      says=("--rows: found ", "wanted --rows 0:3, which the result is of"))
+        self.dosa("explain", SAMPLE, "--top-k", 4, "--row", -1, code=USAGE, says="--row: found -1")
 
     def test_short_rows(self):
         trace = self.file("t.safetensors", pack(tiny_trace()))
@@ -378,7 +386,7 @@ class Verify(Case):
         for extra in ((), ("--scores", "--order", "score"), ("--model", "sm90", "--index-base", "window", "--always-last", 2)):
             self.dosa("select", SAMPLE, "--top-k", 20, "--rows", "0:6", "--out", out, *extra)
             self.dosa("verify", SAMPLE, "--rows", "0:6", "--result", out, says="EQUAL: 6 rows")
-        self.dosa("verify", SAMPLE, "--rows", "0:5", "--result", out, code=BAD_INPUT, says=("indices", "Q = 5"))
+        self.dosa("verify", SAMPLE, "--rows", "0:5", "--result", out, code=USAGE, says=("--rows 0:5", "0:6"))
         self.dosa("verify", SAMPLE, "--top-k", 20, "--result", out, code=USAGE, says="--result")
         self.dosa("verify", SAMPLE, "--result", SAMPLE, code=BAD_INPUT, says='"indices": missing')
         self.dosa("verify", SAMPLE, code=USAGE, says="--top-k")
