@@ -120,7 +120,8 @@ class DeviceCounters:
         """Bit 0: a row_request out of range (an empty row); bit 1: a visible page out of range."""
 
 class Stats:
-    """Counters of one call: plain sums over rows, the same at every thread count except for `seconds`.
+    """Counters of one call: plain sums over rows, the same at every thread count that memory has room for,
+    except for `seconds`.
 
     A call over arrays on a device is queued and reads nothing back: of its counters only `rows` is set.
     """

@@ -267,7 +267,8 @@ def select(
         carry: memory kept between calls of successive rows; makes later calls faster and changes no byte.
         stream: CUDA stream handle. None: the current stream of q's framework.
         shard: (first_key, total_keys) where k holds a part of a longer sequence; ks, ke speak of the whole.
-        threads: 0 for as many as the process may use. retained_heads: of the certificate; 0 chosen by measurement.
+        threads: 0 for as many as the process may use, fewer where memory holds no more.
+        retained_heads: of the certificate; 0 chosen by measurement.
         isa: "portable", "avx2", "avx512", "avx512bf16" (AVX-512 with bf16 products) or "amx": one that this machine lacks
             is an error, and dosa.info().isas says which and why. "auto": DOSA_ISA from the environment, else the best.
 

@@ -334,10 +334,11 @@ NB_MODULE(_core, module) {
             c.candidates, c.compactions, c.repeats, c.sampled_rows, c.stages_tma, c.stages_plain, c.status);
       });
 
-  nb::class_<RunStats>(
-      module, "Stats",
-      "Counters of one call: plain sums over rows, the same at every thread count except for `seconds`.\n\nA call over "
-      "arrays on a device is queued and reads nothing back: of its counters only `rows` is set.")
+  nb::class_<RunStats>(module, "Stats",
+                       "Counters of one call: plain sums over rows, the same at every thread count that memory has "
+                       "room for,\nexcept for "
+                       "`seconds`.\n\nA call over arrays on a device is queued and reads nothing back: of its counters "
+                       "only `rows` is set.")
       .def_prop_ro(
           "model", [](const RunStats& s) { return s.model; },
           "The score model whose bits were ranked: \"f64\" or \"sm90\".")
