@@ -221,7 +221,8 @@ InputResult bench_input(const BenchArguments& arguments, const std::string& path
 
 void run_bench(BenchArguments& arguments) {
   check_outputs("", "", arguments.json);
-  if (arguments.repeat < 1) throw Error(ErrorKind::usage, "--repeat: wanted at least 1");
+  if (arguments.repeat < 1)
+    throw Error(ErrorKind::usage, text::format("--repeat: found {}, wanted at least 1", arguments.repeat));
   if (arguments.engine.options.backend == Backend::reference)
     throw Error(ErrorKind::usage,
                 "--backend: found reference, wanted cpu or cuda (the reference is timed beside them)");

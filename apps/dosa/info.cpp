@@ -18,7 +18,7 @@ void run_info(const JsonOutput& output) {
   Table table("dosa " + found.version);
   table.row("processor", found.processor);
   table.row("threads", text::format("{} (what the process may use; --threads)", found.threads));
-  table.row("chosen", text::format("{}: {}", name(found.chosen), found.chosen_why));
+  table.row("chosen", found.chosen_why);
   std::string label = "backends";
   for (const auto& backend : found.backends) {
     table.row(label,

@@ -123,8 +123,8 @@ void describe_stats(const Stats& stats, std::size_t workspace_bytes, const Expla
     reason_json.push_back({{"path", key.first}, {"reason", key.second}, {"rows", count}});
   }
   if (stats.rows_rescreened != 0)
-    table.row("", fmt::format("{:>6} screened again: the predicted threshold was too high",
-                              human_count(static_cast<double>(stats.rows_rescreened))));
+    table.row("", text::format("{:>6} screened again: the predicted threshold was too high",
+                               human_count(static_cast<double>(stats.rows_rescreened))));
   table.row("survivors",
             text::format("{} of {} visible keys ({})", human_count(static_cast<double>(stats.survivors)),
                          human_count(static_cast<double>(stats.visible)),

@@ -143,7 +143,8 @@ void add_synth(CLI::App& app, ExitCode&) {
       ->capture_default_str();
   add_json(*command, arguments->json);
   command->footer(
-      "Sizes that an input needs to be itself are raised; the table says what was written.\n"
+      "An input that needs more rows, heads or keys to exist at all gets them; the table says what was written. It is "
+      "hard only while a row sees more keys than K.\n"
       "Examples:\n"
       "  dosa synth --list\n"
       "  dosa synth relu_plateau --rows 8 --keys 65536 --top-k 2048 --out plateau.safetensors");

@@ -1,10 +1,9 @@
 #include "cpu/dispatch.hpp"
 
-#include <fmt/format.h>
-
 #include <cstdlib>
 #include <cstring>
 
+#include "contract/text.hpp"
 #include "cpu/amx_permission.hpp"
 
 #if defined(__x86_64__)
@@ -189,7 +188,15 @@ std::string offer(Isa isa) {
   }
 }
 
-std::string described(Isa isa, const std::string& by) { return fmt::format("{} ({}): {}", name(isa), by, offer(isa)); }
+std::string available_names() {
+  std::string names;
+  for (const Isa isa : kBestFirst) {
+    if (obstacle(isa).empty()) names.append(names.empty() ? "" : ", ").append(name(isa));
+  }
+  return names;
+}
+
+std::string described(Isa isa, const std::string& by) { return text::format("{} ({}): {}", name(isa), by, offer(isa)); }
 
 }  // namespace
 
@@ -210,7 +217,10 @@ Choice choose(Isa asked) {
   }
   if (asked != Isa::automatic) {
     const std::string missing = obstacle(asked);
-    if (!missing.empty()) throw Error(ErrorKind::not_available, std::string(name(asked)) + ": " + missing);
+    if (!missing.empty())
+      throw Error(ErrorKind::not_available,
+                  text::format("{}found {}, wanted an instruction set of this machine ({}): {}",
+                               by == "DOSA_ISA" ? "DOSA_ISA: " : "", name(asked), available_names(), missing));
     return {table(asked), described(asked, by), by};
   }
   std::string passed;
