@@ -101,6 +101,15 @@ struct Record {
 };
 std::vector<Record> records;
 
+/// What the device counted in its last run: at the start of the aligned workspace.
+DeviceCounters counters_of(const void* workspace) {
+  DeviceCounters counters;
+  const auto start = (reinterpret_cast<std::uintptr_t>(workspace) + 255) / 256 * 256;
+  cuda::check(cudaMemcpy(&counters, reinterpret_cast<const void*>(start), sizeof counters, cudaMemcpyDeviceToHost),
+              "counters");
+  return counters;
+}
+
 double at(std::vector<double>& sorted, double share) {
   return sorted[static_cast<std::size_t>(share * static_cast<double>(sorted.size() - 1))];
 }
@@ -174,10 +183,7 @@ void time_call(const std::string& what, const Problem& host, std::int64_t top_k,
   }
   cuda::check(cudaStreamSynchronize(stream), "run");
   Record record{what, problem.q.shape[1], shape_of(problem).keys, rows, top_k, 0, 0, 0, 0, bytes, {}};
-  const auto start = (reinterpret_cast<std::uintptr_t>(workspace) + 255) / 256 * 256;
-  cuda::check(
-      cudaMemcpy(&record.counters, reinterpret_cast<void*>(start), sizeof record.counters, cudaMemcpyDeviceToHost),
-      "counters");
+  record.counters = counters_of(workspace);
   report(record, times);
   for (cudaEvent_t event : events) cudaEventDestroy(event);
   cudaStreamDestroy(stream);
@@ -220,10 +226,7 @@ void time_few(const std::string& what, const Problem& host, std::int64_t top_k, 
     sum += elapsed;
   }
   Record record{what, host.q.shape[1], shape_of(host).keys, rows, top_k, 0, 0, 0, 0, bytes, {}};
-  const auto start = (reinterpret_cast<std::uintptr_t>(workspace) + 255) / 256 * 256;
-  cuda::check(
-      cudaMemcpy(&record.counters, reinterpret_cast<void*>(start), sizeof record.counters, cudaMemcpyDeviceToHost),
-      "counters");
+  record.counters = counters_of(workspace);
   report(record, times);
   cudaGraphExecDestroy(ready);
   cudaGraphDestroy(graph);

@@ -4,11 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__CUDACC__)
-#define DOSA_HOST_DEVICE __host__ __device__
-#else
-#define DOSA_HOST_DEVICE
-#endif
+#include "contract/host_device.hpp"
 
 namespace dosa::certificate {
 

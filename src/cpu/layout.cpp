@@ -40,7 +40,7 @@ SlotMemory cut_slot(Arena& arena, const Layout& layout) {
 
 ThreadMemory cut_thread(Arena& arena, const Layout& layout) {
   const Kernels& kernels = *layout.kernels;
-  const std::int64_t keys = (kSampleKeys + 63) / 64 * 64 + 64;
+  constexpr std::int64_t keys = kSampleStride;
   ThreadMemory thread{};
   auto* const panel =
       arena.take<std::byte>(static_cast<std::int64_t>(kernels.panel_bytes(layout.head_dim, layout.model)));
@@ -55,7 +55,6 @@ ThreadMemory cut_thread(Arena& arena, const Layout& layout) {
   thread.certificate = arena.take<std::byte>(static_cast<std::int64_t>(thread.certificate_bytes));
   thread.model_row = arena.take<std::byte>(
       static_cast<std::int64_t>(kernels.model_bytes(layout.model, layout.heads, layout.head_dim)));
-  thread.block_index = arena.take<std::int32_t>(kModelBlock + 16);
   thread.block_scores = arena.take<float>(kModelBlock + 2 * 64);
   thread.kth = arena.take<KthScratch>(1);
   thread.screen_lower = arena.take<float>(std::int64_t{kScreenRows} * kernels.panel_keys);

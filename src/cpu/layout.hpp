@@ -19,6 +19,8 @@ namespace dosa::cpu {
 inline constexpr int kRandomSample = 256;
 inline constexpr int kSeedSample = 128;
 inline constexpr int kSampleKeys = kRandomSample + kSeedSample;
+/// Numbers of a sample a head or kind: whole panels are written.
+inline constexpr int kSampleStride = (kSampleKeys + 63) / 64 * 64 + 64;
 inline constexpr std::int64_t kPredictionStride = 256;  ///< keys that a random one stands for in a long window
 inline constexpr int kScreenRows = 32;                  ///< rows screened in one call of an instruction set
 inline constexpr std::int64_t kModelBlock = 256;  ///< keys scored under the model between two pushes to the selector
@@ -70,8 +72,7 @@ struct ThreadMemory {
   std::byte* certificate;
   std::size_t certificate_bytes;
   std::byte* model_row;
-  std::int32_t* block_index;  ///< kModelBlock + 16
-  float* block_scores;        ///< kModelBlock, and one panel of bounds
+  float* block_scores;  ///< kModelBlock, and one panel of bounds
   KthScratch* kth;
   float* screen_lower;       ///< [kScreenRows][panel_keys]: bounds of one panel on their way to the rows' lists
   float* screen_upper;       ///< [kScreenRows][panel_keys]

@@ -8,15 +8,10 @@
 #include "select/predicted_threshold.hpp"
 
 namespace dosa::cpu {
-namespace {
-
-/// Seeds that lie in the row's window.
 std::span<const std::int32_t> visible_seeds(const TileContext& tile, const RowWork& work) {
   const auto first = std::lower_bound(tile.seeds.begin(), tile.seeds.end(), work.row.free.first);
   return {first, std::lower_bound(first, tile.seeds.end(), work.row.free.last)};
 }
-
-}  // namespace
 
 void random_keys(const Window& window, std::int64_t count, std::uint64_t hash, std::int32_t* keys) {
   const std::int64_t n = window.size();
@@ -48,7 +43,7 @@ certificate::Sample take_sample(const TileContext& tile, ThreadMemory& thread, R
   certificate::Sample sample;
   sample.keys = count;
   sample.likely_winners = likely;
-  sample.stride = (kSampleKeys + 63) / 64 * 64 + 64;
+  sample.stride = kSampleStride;
   sample.winners = static_cast<double>(work.slots) / static_cast<double>(work.visible());
   float* const scale = thread.sample_numbers;
   float* const norm = scale + sample.stride;

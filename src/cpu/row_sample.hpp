@@ -6,6 +6,9 @@
 
 namespace dosa::cpu {
 
+/// Seeds that lie in the row's window.
+[[nodiscard]] std::span<const std::int32_t> visible_seeds(const TileContext& tile, const RowWork& work);
+
 /// Stratified positions with a fixed hash as jitter: no period of the text can hide from it, and every run takes the
 /// same.
 void random_keys(const Window& window, std::int64_t count, std::uint64_t hash, std::int32_t* keys);

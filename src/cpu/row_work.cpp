@@ -221,12 +221,11 @@ Found Worker::dense_candidates() {
 
 // tau from seeds alone: the K-th largest proven lower bound of at least K distinct visible keys (T9 a).
 float Worker::seeded_threshold() {
-  const auto inside_first = std::lower_bound(tile_.seeds.begin(), tile_.seeds.end(), work_.row.free.first);
-  const auto inside_last = std::lower_bound(inside_first, tile_.seeds.end(), work_.row.free.last);
-  const std::int64_t count = inside_last - inside_first;
+  const std::span<const std::int32_t> seeds = visible_seeds(tile_, work_);
+  const auto count = static_cast<std::int64_t>(seeds.size());
   work_.report.seeds = count;
   if (count < work_.slots) return -kInfinity;
-  refine_keys(&*inside_first, count, lower_, upper_);
+  refine_keys(seeds.data(), count, lower_, upper_);
   return kth(lower_, count, work_.slots);
 }
 

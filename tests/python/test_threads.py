@@ -16,6 +16,18 @@ import pytest
 import dosa
 
 
+def status_of(pid, child):
+    """Exit status of a forked child; one that takes more than a minute hangs."""
+    for _ in range(6000):
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return status
+        time.sleep(0.01)
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    pytest.fail(f"{child} hangs")
+
+
 def test_threads_calling_at_once(call):
     calls = [call(rows=8, keys=3000, seed=s) for s in range(4)]
     wanted = [dosa.select(*c.arrays, top_k=100).indices.tobytes() for c in calls]
@@ -100,16 +112,7 @@ def test_forks_right_after_a_call(call):
             same = same and dosa.scores(*c.arrays).tobytes() == table
             alone = len(os.listdir("/proc/self/task")) == 1  # no worker was started either
             os._exit(0 if same and alone else 1)
-        for _ in range(6000):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                break
-            time.sleep(0.01)
-        else:
-            os.kill(pid, 9)
-            os.waitpid(pid, 0)
-            pytest.fail(f"child {number} hangs")
-        assert status == 0
+        assert status_of(pid, f"child {number}") == 0
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -130,16 +133,7 @@ def test_fork_while_other_threads_compute(call):
             if pid == 0:
                 found = dosa.select(c.q[:2], *c.arrays[1:3], c.weights[:2], top_k=64).indices.tobytes()
                 os._exit(0 if found == wanted else 1)
-            for _ in range(600):
-                done, status = os.waitpid(pid, os.WNOHANG)
-                if done:
-                    break
-                time.sleep(0.1)
-            else:
-                os.kill(pid, 9)
-                os.waitpid(pid, 0)
-                pytest.fail("the child hangs")
-            assert status == 0
+            assert status_of(pid, "the child") == 0
     finally:
         stop.set()
         thread.join()
