@@ -100,8 +100,8 @@ struct Team {
       sync();
       if (lane == 0) reduction[2 * warp] = low, reduction[2 * warp + 1] = high;
       sync();
-      static_assert(kWarps == 32, "a lane a warp");
-      low = reduction[2 * lane], high = reduction[2 * lane + 1];
+      static_assert(32 % kWarps == 0, "every warp's pair is read by as many lanes");
+      low = reduction[2 * (lane % kWarps)], high = reduction[2 * (lane % kWarps) + 1];
       extremes_of_warp(low, high);
     }
   }

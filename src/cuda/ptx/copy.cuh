@@ -41,6 +41,8 @@ __device__ inline void copy_async(void* destination, const void* source) {
                  : "memory");
   }
 }
+/// Asks for the line in L2, of which a thread needs nothing yet.
+__device__ inline void prefetch_l2(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 __device__ inline void copy_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 }  // namespace dosa::cuda::ptx

@@ -1,4 +1,5 @@
-// wgmma m64n128k32, E4M3 x E4M3 -> F32, both operands in shared memory: the one instruction the scores depend on.
+// wgmma m64n128k32 and m64n32k32, E4M3 x E4M3 -> F32, both operands in shared memory: the one instruction the scores
+// depend on. Its width changes no bit.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +25,10 @@ __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 /// Keeps the compiler from moving reads of accumulators across a wait.
-__device__ inline void pin(float (&d)[64]) {
+template <int kCount>
+__device__ inline void pin(float (&d)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < 64; ++i) asm volatile("" : "+f"(d[i])::"memory");
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
 /// d = a * b + (kAccumulate ? d : 0) over 32 elements of K. Thread 4g + t of warp w holds rows 16w + g (d[4i], d[4i+1])
@@ -52,6 +54,22 @@ __device__ inline void wgmma_m64n128k32(float (&d)[64], std::uint64_t a, std::ui
         "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
         "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
         "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+      : "l"(a), "l"(b), "n"(kAccumulate ? 1 : 0));
+}
+
+/// The same for 32 columns.
+template <bool kAccumulate>
+__device__ inline void wgmma_m64n32k32(float (&d)[16], std::uint64_t a, std::uint64_t b) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "%16, %17, p, 1, 1;\n"
+      "}\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
       : "l"(a), "l"(b), "n"(kAccumulate ? 1 : 0));
 }
 
