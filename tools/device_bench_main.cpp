@@ -1,5 +1,5 @@
 // Times complete calls of the CUDA backend on one GPU, and writes what was measured as JSON.
-// Usage: device_bench [--json FILE] [--seconds S] [--commit TEXT] [--keys N] [--heads H] [--rows Q] [--short]
+// Usage: device_bench [--json FILE] [--seconds S] [--commit TEXT] [--keys N] [--heads H] [--rows Q] [--few] [--short]
 // [CASE...]; cases: prefill, few, hard, check (rows of what is timed against the CPU).
 #include <cuda_runtime.h>
 
@@ -311,7 +311,7 @@ int main_timed(int argc, char** argv) {
   double seconds = 1;
   std::vector<std::string> cases;
   std::vector<std::int64_t> sizes = {131072, 262144, 524288, 1048576};
-  std::vector<std::int64_t> head_counts = {32, 64}, row_counts = {1, 8, 32, 128};
+  std::vector<std::int64_t> head_counts = {32, 64}, row_counts = {1, 2, 4, 8, 32, 128};
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--json" && i + 1 < argc) {
@@ -326,6 +326,8 @@ int main_timed(int argc, char** argv) {
       head_counts = {std::atoll(argv[++i])};
     } else if (word == "--rows" && i + 1 < argc) {
       row_counts = {std::atoll(argv[++i])};
+    } else if (word == "--few") {
+      cuda::tuning().few = 1;
     } else if (word == "--short") {
       sizes = {131072, 1048576};
     } else {

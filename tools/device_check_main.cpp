@@ -8,6 +8,7 @@
 #include <set>
 
 #include "contract/window.hpp"
+#include "cuda/hardware.hpp"
 #include "cuda/layout.hpp"
 #include "cuda/staging.hpp"
 #include "device_support.hpp"
@@ -32,6 +33,9 @@ const std::vector<std::pair<std::string, Tuning>>& variants() {
       {"plain loader", {.plain_loader = true}},
       {"plain loader, 7 pieces", {.chunks = 7, .plain_loader = true}},
       {"3 blocks in flight", {.chunks = 1, .rows_together = 64, .grid = 3}},
+      {"few", {.few = 1}},
+      {"few, 3 blocks", {.grid = 3, .few = 1}},
+      {"few, plain loader", {.plain_loader = true, .few = 1}},
   };
   return kAll;
 }
@@ -42,12 +46,25 @@ OwnedSelection on(const Problem& problem, Options options, Backend backend) {
   return select(problem, options);
 }
 
+/// Variants that force the kernel for few rows where it cannot serve the call are left out, and counted.
+long few_ran = 0, few_left_out = 0;
+bool applies(const Problem& problem, const Options& options) {
+  if (tuning().few != 1) return true;
+  const bool serves = cuda::layout_of(shape_of(problem), options, cuda::hardware().multiprocessors).few.applies();
+  (serves ? few_ran : few_left_out) += 1;
+  return serves;
+}
+
 void compare(Tally& tally, const Problem& problem, const Options& options, const std::string& what,
              std::size_t first_variant, std::size_t variant_count) {
   const OwnedSelection wanted = on(problem, options, Backend::cpu);
   for (std::size_t v = 0; v < variant_count; ++v) {
     const auto& [name, forced] = variants()[(first_variant + v) % variants().size()];
     tuning() = forced;
+    if (!applies(problem, options)) {
+      tuning() = {};
+      continue;
+    }
     try {
       const OwnedSelection found = on(problem, options, Backend::cuda);
       tuning() = {};
@@ -77,6 +94,7 @@ void check_vectors(Tally& tally, const std::string& folder) {
     options.model = ScoreModel::sm90;
     options.backend = Backend::cuda;
     for (const auto& [name, forced] : variants()) {
+      if (forced.few == 1) continue;  // scores of every pair do not go through it
       tuning() = forced;
       std::vector<std::uint32_t> found(recorded.logits.size());
       scores(
@@ -167,7 +185,8 @@ void check_sweep(Tally& tally, double seconds) {
     }
     const Options options = drawn_options(random, size.top_k, paged);
     what += text::format(" K {} order {} base {}", options.top_k, name(options.order), name(options.index_base));
-    compare(tally, made.problem, options, what, static_cast<std::size_t>(random.below(8)), 2);
+    compare(tally, made.problem, options, what,
+            static_cast<std::size_t>(random.below(static_cast<std::int64_t>(variants().size()))), 2);
   }
 }
 
@@ -224,8 +243,8 @@ struct Resident {
   void* workspace = nullptr;
 };
 
-void check_graphs(Tally& tally) {
-  for (const std::int64_t rows : {3, 8, 40, 2400}) {
+void check_graphs(Tally& tally, const std::vector<std::int64_t>& row_counts) {
+  for (const std::int64_t rows : row_counts) {
     workloads::Size size;
     size.rows = rows, size.keys = 50000, size.heads = 32, size.head_dim = 128, size.top_k = 512;
     const workloads::Workload made = workloads::mix(size, {});
@@ -269,7 +288,7 @@ void check_graphs(Tally& tally) {
   }
 }
 
-void check_streams(Tally& tally) {
+void check_streams(Tally& tally, std::int64_t more_rows) {
   Options options;
   options.top_k = 1024;
   std::vector<std::unique_ptr<Resident>> residents;
@@ -277,7 +296,7 @@ void check_streams(Tally& tally) {
   std::vector<cudaStream_t> streams;
   for (int i = 0; i < 4; ++i) {
     workloads::Size size;
-    size.rows = 30 * i + 5, size.keys = 30000, size.heads = i % 2 == 0 ? 32 : 64, size.head_dim = 128,
+    size.rows = more_rows * i + 5, size.keys = 30000, size.heads = i % 2 == 0 ? 32 : 64, size.head_dim = 128,
     size.top_k = 1024;
     size.seed = static_cast<std::uint64_t>(i) + 1;
     const workloads::Workload made = workloads::mix(size, {});
@@ -293,6 +312,66 @@ void check_streams(Tally& tally) {
       tally.expect(text::format("stream {} round {}", i, round), difference(wanted[i], residents[i]->fetch()));
   }
   for (cudaStream_t stream : streams) cudaStreamDestroy(stream);
+}
+
+/// The kernel for few rows wherever it can serve: named workloads, drawn shapes, graph replays, streams side by side.
+void check_few(Tally& tally, double seconds) {
+  Random random(41);
+  const auto& all = variants();
+  const auto first = static_cast<std::size_t>(
+      std::find_if(all.begin(), all.end(), [](const auto& variant) { return variant.second.few == 1; }) - all.begin());
+  const auto few = all.size() - first;
+  for (const workloads::Entry& entry : workloads::registry())
+    for (const std::int64_t rows : {1, 3, 7}) {
+      workloads::Size size = entry.small;
+      size.rows = rows, size.keys = 30000 + 9000 * rows, size.heads = 32, size.head_dim = 128, size.top_k = 2048;
+      const workloads::Workload made = workloads::make(entry, size);
+      const bool paged = std::holds_alternative<PagedKeys>(made.problem.keys);
+      Options options;
+      options.top_k = std::min<std::int64_t>(std::max<std::int64_t>(made.top_k, 1), cuda::kMaxTopK);
+      options.scores = true;
+      compare(tally, made.problem, options, text::format("few: {}, {} rows", entry.name, rows), first, few);
+      compare(tally, made.problem, drawn_options(random, options.top_k, paged),
+              text::format("few: {} drawn, {} rows", entry.name, rows), first, few);
+    }
+  const auto start = std::chrono::steady_clock::now();
+  constexpr int kHeads[] = {1, 8, 24, 32, 32, 40, 64, 64, 96, 128};
+  constexpr int kDims[] = {32, 64, 96, 128, 128, 128, 192, 256};
+  constexpr int kTopK[] = {1, 2, 64, 1024, 2047, 2048, 4096};
+  constexpr int kPage[] = {1, 2, 16, 32, 64, 64, 128, 256};
+  for (long round = 0; std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds;
+       ++round) {
+    workloads::Size size;
+    size.rows = random.below(8) + 1;
+    size.keys = random.chance(0.3) ? random.below(300) + 1 : random.below(60000) + 1;
+    size.heads = kHeads[random.below(std::size(kHeads))];
+    size.head_dim = kDims[random.below(std::size(kDims))];
+    size.top_k = kTopK[random.below(std::size(kTopK))];
+    size.seed = random.bits();
+    workloads::Recipe recipe;
+    if (random.chance(0.6)) {
+      recipe.q = static_cast<workloads::Codes>(random.below(10));
+      recipe.k = static_cast<workloads::Codes>(random.below(10));
+      recipe.scales = static_cast<workloads::Scales>(random.below(7));
+      recipe.weights = static_cast<workloads::Weights>(random.below(8));
+    }
+    workloads::Workload made = workloads::mix(size, recipe);
+    const bool paged = random.chance(0.4);
+    std::string what =
+        text::format("few sweep {}: Q {} N {} H {} D {}", round, size.rows, size.keys, size.heads, size.head_dim);
+    if (paged) {
+      const int page = kPage[random.below(std::size(kPage))];
+      made = workloads::paged(made, page, 4 * random.below(9), true, random.bits());
+      what += text::format(" pages of {}", page);
+    }
+    const Options options = drawn_options(random, size.top_k, paged);
+    what += text::format(" K {} order {} base {}", options.top_k, name(options.order), name(options.index_base));
+    compare(tally, made.problem, options, what, first, few);
+  }
+  tuning() = {.few = 1};
+  check_graphs(tally, {1, 3, 8});
+  check_streams(tally, 1);
+  tuning() = {};
 }
 
 int main_checked(int argc, char** argv) {
@@ -322,9 +401,11 @@ int main_checked(int argc, char** argv) {
   if (wanted("vectors") && !vectors.empty()) check_vectors(tally, vectors), tally.section("vectors");
   if (wanted("workloads")) check_workloads(tally, quick), tally.section("workloads");
   if (wanted("repeats")) check_repeats(tally), tally.section("repeats");
-  if (wanted("graphs")) check_graphs(tally), tally.section("graphs");
-  if (wanted("streams")) check_streams(tally), tally.section("streams");
+  if (wanted("graphs")) check_graphs(tally, {3, 8, 40, 2400}), tally.section("graphs");
+  if (wanted("streams")) check_streams(tally, 30), tally.section("streams");
+  if (wanted("few")) check_few(tally, seconds / 2), tally.section("few");
   if (wanted("sweep")) check_sweep(tally, seconds), tally.section("sweep");
+  text::print(stdout, "kernel for few rows: forced in {} calls, did not apply in {}\n", few_ran, few_left_out);
   text::print(stdout, "{} of {} comparisons differ\n", tally.wrong(), tally.compared());
   return tally.wrong() == 0 ? 0 : 1;
 }

@@ -36,6 +36,26 @@ void launch_stream(const Call& call, Mode mode, int chunks, cudaStream_t stream)
         "scorer");
 }
 
+/// Few rows whose scores fit in the shared memory of the chip: a launch for all of them, or two.
+void launch_few(const Call& call, cudaStream_t stream) {
+  const FewLayout& few = call.layout.few;
+  const int shared_bytes = few.sizes.bytes() + 1024;  // the start is rounded up to a multiple of 1024
+  check(cudaMemsetAsync(call.params.counters, 0,
+                        few.zeroed - call.layout.counters + static_cast<std::size_t>(few.passes) * few.pass_bytes,
+                        stream),
+        "counters");
+  check(cudaFuncSetAttribute(few.function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes), "shared memory");
+  Params p = call.params;
+  for (int pass = 0; pass < few.passes; ++pass) {
+    FewLaunch launch = few_launch(call, pass);
+    void* arguments[] = {&p, &launch.few, &launch.map};
+    // Cooperative: blocks wait for each other, so all of them must run at once, whatever else the device does.
+    check(cudaLaunchCooperativeKernel(few.function, dim3(static_cast<unsigned>(few.grid)), dim3(kFewThreads), arguments,
+                                      static_cast<std::size_t>(shared_bytes), stream),
+          "few rows");
+  }
+}
+
 void queue(const PlanState& state, const Problem& problem, const Selection& selection, void* workspace,
            void* stream_handle) {
   if (state.shape.rows == 0) return;
@@ -44,6 +64,7 @@ void queue(const PlanState& state, const Problem& problem, const Selection& sele
   Call call = make_call(state, problem, static_cast<std::byte*>(workspace));
   Params& p = call.params;
   set_outputs(p, state.options, selection);
+  if (call.layout.few.applies()) return launch_few(call, stream);
   check(cudaMemsetAsync(p.counters, 0, sizeof(DeviceCounters), stream), "counters");
   if (call.layout.chunks == 1) {
     launch_stream(call, Mode::fused, 1, stream);
@@ -75,9 +96,12 @@ void plan_cuda(PlanState& state) {
   state.options.path = Path::dense;
   const bool staged = state.shape.device.kind == DeviceKind::cpu;
   state.workspace_bytes = staged ? 0 : layout.bytes;
-  state.why =
-      text::format("cuda: {}; {} rows a block, keys in {} piece{}{}", hardware().why, layout.kernel.rows, layout.chunks,
-                   layout.chunks == 1 ? "" : "s", staged ? "; host tensors are copied to the device and back" : "");
+  const std::string how = layout.few.applies() ? text::format("{} rows a launch over {} blocks, all scores on the chip",
+                                                              layout.few.rows, layout.few.grid)
+                                               : text::format("{} rows a block, keys in {} piece{}", layout.kernel.rows,
+                                                              layout.chunks, layout.chunks == 1 ? "" : "s");
+  state.why = text::format("cuda: {}; {}{}", hardware().why, how,
+                           staged ? "; host tensors are copied to the device and back" : "");
 }
 
 void count_rows(const PlanState& state, const Problem& problem, Stats& stats) {

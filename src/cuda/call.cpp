@@ -124,7 +124,7 @@ Call make_call(const PlanState& state, const Problem& problem, std::byte* worksp
   p.blocks = call.layout.blocks;
   p.sample_keys = call.layout.sample_keys;
   p.capacity = call.layout.capacity;
-  std::byte* const base = start_of(workspace);
+  std::byte* const base = call.base = start_of(workspace);
   const Layout& at = call.layout;
   p.counters = reinterpret_cast<DeviceCounters*>(base + at.counters);
   p.buffers = reinterpret_cast<Entry*>(base + at.buffers);
@@ -139,6 +139,27 @@ Call make_call(const PlanState& state, const Problem& problem, std::byte* worksp
     call.sample_map = encode_map(p, 8);
   }
   return call;
+}
+
+FewLaunch few_launch(const Call& call, int pass) {
+  const Params& p = call.params;
+  const FewLayout& at = call.layout.few;
+  FewLaunch launch;
+  FewParams& few = launch.few;
+  few.sizes = at.sizes;
+  few.first_row = pass * at.rows;
+  few.box_rows = p.is_paged ? std::min(p.paged.page_size, kFewTile) : kFewTile;
+  few.backwards = pass % 2 != 0;
+  std::byte* const zeroed = call.base + at.zeroed + static_cast<std::size_t>(pass) * at.pass_bytes;
+  few.arrived = reinterpret_cast<std::uint32_t*>(zeroed);
+  few.listed = reinterpret_cast<std::uint32_t*>(zeroed + 128);
+  few.first_histogram = reinterpret_cast<std::uint32_t*>(zeroed + 256);
+  few.later_histograms = reinterpret_cast<std::uint32_t*>(call.base + at.later_histograms);
+  few.lists = reinterpret_cast<std::uint32_t*>(call.base + at.lists);
+  few.counts = reinterpret_cast<FewCounts*>(call.base + at.counts);
+  few.winners = reinterpret_cast<Entry*>(call.base + at.winners);
+  if (p.loader == Loader::tma) launch.map = encode_map(p, few.box_rows);
+  return launch;
 }
 
 }  // namespace dosa::cuda

@@ -23,7 +23,14 @@ struct Call {
   Params params{};
   Layout layout;
   CUtensorMap map{}, sample_map{};
+  std::byte* base = nullptr;  ///< start of the workspace
 };
+/// One launch of the kernel for few rows (call.layout.few applies): its parameters and tensor map.
+struct FewLaunch {
+  FewParams few{};
+  CUtensorMap map{};
+};
+FewLaunch few_launch(const Call& call, int pass);
 Call make_call(const detail::PlanState& state, const Problem& problem, std::byte* workspace);
 
 }  // namespace dosa::cuda

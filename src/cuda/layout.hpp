@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/few.cuh"
 #include "cuda/kernels.hpp"
 #include "dosa/plan.hpp"
 
@@ -19,6 +20,7 @@ struct Tuning {
   int rows_together = 0;      ///< which kernel
   int grid = 0;               ///< blocks in flight
   bool plain_loader = false;  ///< ordinary copies even where TMA could
+  int few = -1;               ///< one launch for few rows: 1 wherever it can, 0 never
 };
 Tuning& tuning() noexcept;  ///< of this thread; read by plan and run alike
 
@@ -29,6 +31,7 @@ struct Layout {
   int sample_chunks = 0;  ///< pieces of the sample in the sampling launch; 0: none
   int grid = 0;
   std::int32_t capacity = 0, sample_keys = 0;
+  FewLayout few;  ///< instead of all the above, where it applies
   std::size_t counters = 0, buffers = 0, counts = 0, ranks = 0, thresholds = 0, repeats = 0, bytes = 0;  ///< offsets
 };
 

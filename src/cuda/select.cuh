@@ -311,45 +311,70 @@ __device__ void place_span(std::uint32_t* bits, const Entry* entries, std::int32
   __syncwarp();
 }
 
+/// Where and how a row's slots are written: index base, scores, forced keys, the fill.
+struct RowWriter {
+  const Params& p;
+  const DeviceRow& row;
+  std::int32_t t;
+  std::int32_t heads, tails;  ///< forced keys that are written
+
+  __device__ RowWriter(const Params& params, std::int32_t row_of_call, const DeviceRow& device_row)
+      : p(params), row(device_row), t(row_of_call) {
+    heads = count_forced(p, row.request, row.head_first, row.first, p.top_k);
+    tails = count_forced(p, row.request, row.last, row.tail_last, p.top_k - heads);
+  }
+  [[nodiscard]] __device__ bool by_index() const { return p.order == Order::index; }
+  /// First slot of keys that competed.
+  [[nodiscard]] __device__ std::int32_t base() const { return by_index() ? heads : heads + tails; }
+  __device__ void put(std::int32_t slot, std::int32_t key, float score) const {
+    const PagedKeys* const paged = p.is_paged ? &p.paged : nullptr;
+    p.indices[t * p.indices_row + slot * p.indices_slot] =
+        static_cast<std::int32_t>(written_index(paged, p.base, row.request, p.first_key, row.window_first, key));
+    if (p.scores != nullptr) p.scores[t * p.scores_row + slot * p.scores_slot] = score;
+  }
+  /// Forced keys, the length, and the fill; `count` keys that competed are written by others.
+  template <int kWarps>
+  __device__ void put_rest(const Team<kWarps>& team, std::int32_t count) const {
+    const float infinity = __int_as_float(0x7f800000);
+    const auto put_forced = [&](std::int32_t slot, std::int32_t first, std::int32_t last, std::int32_t wanted) {
+      if (team.warp != 0) return;
+      if (!p.is_paged) {
+        for (std::int32_t i = team.lane; i < wanted; i += 32) put(slot + i, first + i, infinity);
+        return;
+      }
+      const KeySource keys = keys_of_request(p, row.request);
+      std::int32_t done = 0;
+      for (std::int32_t begin = first; begin < last && done < wanted; begin += 32) {
+        const std::int32_t key = begin + team.lane;
+        const bool there = key < last && keys.locate(key).codes != nullptr;
+        const std::uint32_t votes = __ballot_sync(kAllLanes, there);
+        const std::int32_t at = done + __popc(votes & ((1U << team.lane) - 1));
+        if (there && at < wanted) put(slot + at, key, infinity);
+        done += __popc(votes);
+      }
+    };
+    put_forced(0, row.head_first, row.first, heads);
+    put_forced(by_index() ? heads + count : heads, row.last, row.tail_last, tails);
+    const std::int32_t length = heads + tails + count;
+    if (team.thread() == 0) p.lengths[t * p.lengths_stride] = length;
+    for (std::int32_t slot = length + team.thread(); slot < p.top_k; slot += Team<kWarps>::kThreads) {
+      p.indices[t * p.indices_row + slot * p.indices_slot] = -1;
+      if (p.scores != nullptr) p.scores[t * p.scores_row + slot * p.scores_slot] = -infinity;
+    }
+  }
+};
+
 /// Writes row t: forced keys and the `count` selected entries in the order and base asked for, then the fill. `entries`
 /// stand in stretch order (index order) or sorted (score order). `bits`: 2 * words of shared memory for each warp.
 template <std::uint32_t words, int kWarps>
 __device__ void write_row(const Team<kWarps>& team, const Params& p, std::int32_t t, const DeviceRow& row,
                           const Entry* entries, std::int32_t count, std::uint32_t* bits) {
-  const PagedKeys* const paged = p.is_paged ? &p.paged : nullptr;
-  std::int32_t* const indices = p.indices + t * p.indices_row;
-  float* const scores = p.scores != nullptr ? p.scores + t * p.scores_row : nullptr;
-  const auto put = [&](std::int32_t slot, std::int32_t key, float score) {
-    indices[slot * p.indices_slot] =
-        static_cast<std::int32_t>(written_index(paged, p.base, row.request, p.first_key, row.window_first, key));
-    if (scores != nullptr) scores[slot * p.scores_slot] = score;
+  const RowWriter writer(p, t, row);
+  const std::int32_t base = writer.base();
+  const auto put_entry = [&](std::int32_t place, const Entry& entry) {
+    writer.put(base + place, entry.index, entry.score);
   };
-  const std::int32_t heads = count_forced(p, row.request, row.head_first, row.first, p.top_k);
-  const std::int32_t tails = count_forced(p, row.request, row.last, row.tail_last, p.top_k - heads);
-  const float infinity = __int_as_float(0x7f800000);
-  const auto put_forced = [&](std::int32_t slot, std::int32_t first, std::int32_t last, std::int32_t wanted) {
-    if (team.warp != 0) return;
-    if (!p.is_paged) {
-      for (std::int32_t i = team.lane; i < wanted; i += 32) put(slot + i, first + i, infinity);
-      return;
-    }
-    const KeySource keys = keys_of_request(p, row.request);
-    std::int32_t done = 0;
-    for (std::int32_t begin = first; begin < last && done < wanted; begin += 32) {
-      const std::int32_t key = begin + team.lane;
-      const bool there = key < last && keys.locate(key).codes != nullptr;
-      const std::uint32_t votes = __ballot_sync(kAllLanes, there);
-      const std::int32_t at = done + __popc(votes & ((1U << team.lane) - 1));
-      if (there && at < wanted) put(slot + at, key, infinity);
-      done += __popc(votes);
-    }
-  };
-  const bool by_index = p.order == Order::index;
-  put_forced(0, row.head_first, row.first, heads);
-  put_forced(by_index ? heads + count : heads, row.last, row.tail_last, tails);
-  const std::int32_t base = by_index ? heads : heads + tails;
-  const auto put_entry = [&](std::int32_t place, const Entry& entry) { put(base + place, entry.index, entry.score); };
-  if (!by_index) {
+  if (!writer.by_index()) {
     for (std::int32_t i = team.thread(); i < count; i += Team<kWarps>::kThreads) put_entry(i, entries[i]);
   } else {
     std::uint32_t* const mine = bits + static_cast<std::uint32_t>(team.warp) * 2 * words;
@@ -379,12 +404,7 @@ __device__ void write_row(const Team<kWarps>& team, const Params& p, std::int32_
       begin = end;
     }
   }
-  const std::int32_t length = heads + tails + count;
-  if (team.thread() == 0) p.lengths[t * p.lengths_stride] = length;
-  for (std::int32_t slot = length + team.thread(); slot < p.top_k; slot += Team<kWarps>::kThreads) {
-    indices[slot * p.indices_slot] = -1;
-    if (scores != nullptr) scores[slot * p.scores_slot] = -infinity;
-  }
+  writer.put_rest(team, count);
 }
 
 /// The smallest F32 number above `x` (x below +inf).
