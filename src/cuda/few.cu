@@ -216,7 +216,7 @@ __device__ void score_tiles(const FewParams& f, FewControl& s, std::uint8_t* mem
       }
       ptx::wgmma_commit();
       ptx::wgmma_wait<0>();
-      ptx::pin_all(d);
+      ptx::pin(d);
       if (first + kBlocks >= blocks) {  // codes and scales are read: the stage may be filled again
         __syncwarp();
         if (lane == 0) ptx::mbarrier_arrive(&s.empty[ring.stage]);
