@@ -1,20 +1,16 @@
 // Parity of the CUDA backend with the CPU's model, byte for byte: recorded bits of the served kernel, every named
-// workload, drawn shapes, forced splits and loaders, repeats, graph replays, streams side by side.
-// Usage: device_check [--vectors DIR] [--seconds S] [--quick] [SECTION...]; exit 1 where anything differs.
+// workload, drawn shapes, forced splits and loaders, repeats, graph replays, streams side by side, sparse pairs,
+// shards, pages that do not exist, full sizes. Usage: device_check [--vectors DIR] [--seconds S] [--quick]
+// [SECTION...]; exit 1 where anything differs.
 #include <cuda_runtime.h>
 
 #include <cstring>
 #include <filesystem>
 #include <set>
 
-#include "contract/window.hpp"
 #include "cuda/hardware.hpp"
-#include "cuda/layout.hpp"
-#include "cuda/staging.hpp"
-#include "device_support.hpp"
+#include "device_check.hpp"
 #include "golden/vector_file.hpp"
-#include "workloads/random.hpp"
-#include "workloads/workloads.hpp"
 
 namespace dosa::tools {
 namespace {
@@ -38,12 +34,6 @@ const std::vector<std::pair<std::string, Tuning>>& variants() {
       {"few, plain loader", {.plain_loader = true, .few = 1}},
   };
   return kAll;
-}
-
-OwnedSelection on(const Problem& problem, Options options, Backend backend) {
-  options.backend = backend;
-  options.model = ScoreModel::sm90;
-  return select(problem, options);
 }
 
 /// Variants that force the kernel for few rows where it cannot serve the call are left out, and counted.
@@ -109,18 +99,6 @@ void check_vectors(Tally& tally, const std::string& folder) {
     }
   }
   text::print(stdout, "vectors: {} bits compared\n", bits);
-}
-
-Options drawn_options(Random& random, std::int64_t top_k, bool paged) {
-  Options options;
-  options.top_k = random.chance(0.7) ? top_k : random.below(2 * top_k) + 1;
-  options.top_k = std::min<std::int64_t>(options.top_k, cuda::kMaxTopK);
-  options.order = random.chance(0.5) ? Order::index : Order::score;
-  const std::int64_t base = random.below(paged ? 3 : 2);
-  options.index_base = base == 0 ? IndexBase::absolute : base == 1 ? IndexBase::window : IndexBase::slot;
-  options.scores = random.chance(0.6);
-  if (random.chance(0.25)) options.always_first = random.below(40), options.always_last = random.below(70);
-  return options;
 }
 
 void check_workloads(Tally& tally, bool quick) {
@@ -207,41 +185,6 @@ void check_repeats(Tally& tally) {
     }
   }
 }
-
-/// Device-resident problem with its outputs, for streams and graphs.
-struct Resident {
-  explicit Resident(const Problem& host, Options asked)
-      : staging({DeviceKind::cuda, 0}), problem(staging.upload(host)) {
-    asked.backend = Backend::cuda;
-    asked.model = ScoreModel::sm90;
-    decided.emplace(plan(shape_of(problem), asked));
-    const std::int64_t rows = problem.q.shape[0];
-    result.rows = rows, result.top_k = asked.top_k;
-    result.indices.resize(static_cast<std::size_t>(rows * asked.top_k));
-    result.lengths.resize(static_cast<std::size_t>(rows));
-    host_selection.indices = TensorView<std::int32_t, 2>::contiguous(result.indices.data(), {rows, asked.top_k});
-    host_selection.lengths = TensorView<std::int32_t, 1>::contiguous(result.lengths.data(), {rows});
-    if (asked.scores) {
-      result.scores.resize(result.indices.size());
-      host_selection.scores = TensorView<float, 2>::contiguous(result.scores.data(), {rows, asked.top_k});
-    }
-    selection = staging.outputs(host_selection);
-    workspace = staging.allocate(decided->workspace_bytes());
-  }
-  void queue(cudaStream_t stream) {
-    run_on_stream(*decided, problem, selection, workspace, decided->workspace_bytes(), stream);
-  }
-  const OwnedSelection& fetch() {
-    staging.download(selection, host_selection);
-    return result;
-  }
-  cuda::Staging staging;
-  Problem problem;
-  std::optional<Plan> decided;
-  Selection selection, host_selection;
-  OwnedSelection result;
-  void* workspace = nullptr;
-};
 
 void check_graphs(Tally& tally, const std::vector<std::int64_t>& row_counts) {
   for (const std::int64_t rows : row_counts) {
@@ -404,6 +347,11 @@ int main_checked(int argc, char** argv) {
   if (wanted("graphs")) check_graphs(tally, {3, 8, 40, 2400}), tally.section("graphs");
   if (wanted("streams")) check_streams(tally, 30), tally.section("streams");
   if (wanted("few")) check_few(tally, seconds / 2), tally.section("few");
+  if (wanted("pairs")) check_pairs(tally, seconds / 2, quick), tally.section("pairs");
+  if (wanted("shards")) check_shards(tally, seconds / 4), tally.section("shards");
+  if (wanted("pages")) check_pages(tally, quick), tally.section("pages");
+  if (wanted("full")) check_full(tally), tally.section("full");
+  if (sections.contains("adversarial")) check_adversarial(tally), tally.section("adversarial");
   if (wanted("sweep")) check_sweep(tally, seconds), tally.section("sweep");
   text::print(stdout, "kernel for few rows: forced in {} calls, did not apply in {}\n", few_ran, few_left_out);
   text::print(stdout, "{} of {} comparisons differ\n", tally.wrong(), tally.compared());
