@@ -7,19 +7,28 @@ from typing import Any
 from ._errors import NotAvailableError
 from ._select import select
 
+# torch 2.11 refuses tensors that can only be named, so those two may also stand in place.
 _SCHEMA = (
-    "(Tensor q, Tensor k, Tensor? k_scale, Tensor weights, Tensor? ks, Tensor? ke, int top_k, *, str order='index', "
-    "str index_base='absolute', str? model=None, str? backend=None, str path='auto', int always_first=0, "
-    "int always_last=0, Tensor? block_table=None, Tensor? row_request=None) -> (Tensor, Tensor, Tensor)"
+    "(Tensor q, Tensor k, Tensor? k_scale, Tensor weights, Tensor? ks, Tensor? ke, int top_k, "
+    "Tensor? block_table=None, Tensor? row_request=None, *, str order='index', str index_base='absolute', "
+    "str? model=None, str? backend=None, str path='auto', int always_first=0, int always_last=0) "
+    "-> (Tensor, Tensor, Tensor)"
 )
 _registered: Any = None
 
 
-def _run(q: Any, k: Any, k_scale: Any, weights: Any, ks: Any, ke: Any, top_k: int, **options: Any) -> Any:
+def _run(
+    q: Any, k: Any, k_scale: Any, weights: Any, ks: Any, ke: Any, top_k: int,
+    block_table: Any = None, row_request: Any = None, **options: Any,
+) -> Any:
+    options |= {"block_table": block_table, "row_request": row_request}
     return tuple(select(q, k, k_scale, weights, ks, ke, top_k=top_k, return_scores=True, **options)[:3])
 
 
-def _fake(q: Any, k: Any, k_scale: Any, weights: Any, ks: Any, ke: Any, top_k: int, **options: Any) -> Any:
+def _fake(
+    q: Any, k: Any, k_scale: Any, weights: Any, ks: Any, ke: Any, top_k: int,
+    block_table: Any = None, row_request: Any = None, **options: Any,
+) -> Any:
     import torch
 
     rows = q.shape[0]
