@@ -1,5 +1,6 @@
 // Small hard inputs through every kernel: what compute-sanitizer, which slows kernels down by a factor of a hundred,
 // can run in a minute. Not part of a run of all sections: the others contain it.
+#include "cuda/hardware.hpp"
 #include "device_pairs.hpp"
 
 namespace dosa::tools {
@@ -23,6 +24,7 @@ void check_adversarial(Tally& tally) {
       {"whole rows", {.chunks = 1}},
       {"3 pieces", {.chunks = 3}},
       {"plain loader", {.chunks = 2, .plain_loader = true}},
+      {"few", {.few = 1}},
   };
   for (const Input& input : inputs) {
     const workloads::Workload made = workloads::make(workloads::find(input.name), input.size);
@@ -36,6 +38,7 @@ void check_adversarial(Tally& tally) {
     std::fill(mask.words.begin(), mask.words.end(), ~0U);
     for (const auto& [name, forced] : variants) {
       const Tuned tuned(forced);
+      if (forced.few == 1 && !cuda::layout_of(shape, options, cuda::hardware().multiprocessors).few.applies()) continue;
       options.order = forced.chunks == 3 ? Order::score : Order::index;
       const OwnedSelection ordered = options.order == Order::index ? wanted : on(made.problem, options, Backend::cpu);
       tally.expect(text::format("{} ({})", input.name, name),

@@ -47,7 +47,7 @@ struct Shapes {
   static constexpr int kPass = kThreads / kLanes;              // keys gathered by one copy a thread
   // 65,536 registers: 64, 102 and 128 or more a thread. Shared memory (D = 128): 28, 32, 44 KiB a block of 227.
   static constexpr int kResident = kHeadBlocks == 1 ? 8 : kHeadBlocks == 2 ? 5 : 3;
-  static_assert(kTile % kPass == 0);
+  static_assert(kTile % kPass == 0 && kPass % 8 == 0, "a thread's keys share a place in the swizzle");
   static_assert(kPanelBytes % 1024 == 0 && kQueryPanelBytes % 1024 == 0, "the swizzle repeats every 1024 bytes");
 };
 
@@ -58,8 +58,9 @@ struct Shared {
   alignas(1024) std::uint8_t q[C::kHeadBlocks * C::kQueryBlockBytes];
   alignas(1024) std::uint8_t codes[kStages][C::kPanels * C::kPanelBytes];
   alignas(16) float scales[kStages][kTile];
-  std::int32_t keys[kStages][kTile];      ///< -1: none
-  std::int32_t list[kTile - 1 + kRound];  ///< pairs waiting for a tile, by ascending key
+  alignas(16) float weights[4][8 * C::kHeadBlocks];  ///< of a quad's lanes, two heads of each group of 8
+  std::int32_t keys[kStages][kTile];                 ///< -1: none
+  std::int32_t list[kTile - 1 + kRound];             ///< pairs waiting for a tile, by ascending key
   alignas(16) std::uint32_t team[Team<kWarps>::kWords];
   typename Scan::TempStorage scan;
   std::uint32_t hits[kStages][kWarps];
@@ -154,64 +155,90 @@ struct Pairs {
   }
 };
 
-/// Where a key's codes and scale lie.
-__device__ inline KeyAddress locate(const Params& p, std::int32_t request, std::int32_t key) {
-  if (p.is_paged) return KeySource(p.paged, request).locate(key);
-  return KeySource(p.contiguous).locate(key);
+/// Starts the copies of `count` listed keys into a stage. What has no codes keeps the stage's last ones: its scale is
+/// NaN.
+template <class C>
+__device__ void copy_keys(const RefineParams& r, const KeySource& keys, Shared<C>& s, const std::int32_t* list,
+                          std::int32_t count, int stage) {
+  const Params& p = r.call;
+  const auto thread = static_cast<std::int32_t>(threadIdx.x);
+  const int lane = thread % C::kLanes, line = thread / C::kLanes;
+  // The lanes of a line find their keys' addresses together: each finds one and tells the others.
+  constexpr int kPasses = kTile / C::kPass;
+  static_assert(kPasses <= C::kLanes);
+  const std::int32_t mine = lane % kPasses * C::kPass + line;
+  const std::int32_t key = mine < count ? list[mine] : -1;
+  const KeyAddress address = key >= 0 ? keys.locate(key) : KeyAddress{nullptr, nullptr};
+  if (lane < kPasses) {
+    s.keys[stage][mine] = key;
+    if (address.scale != nullptr) {
+      ptx::copy_async<4>(&s.scales[stage][mine], address.scale);
+    } else {
+      s.scales[stage][mine] = __int_as_float(0x7fffffff);  // cannot be selected
+      if (key >= 0) atomicOr(reinterpret_cast<unsigned long long*>(&p.counters->status), kStatusPage);
+    }
+  }
+  std::uint8_t* const to = s.codes[stage] + line * 128 + ((lane ^ (line & 7)) << 4);
+  const auto codes_of = [&](int pass) {
+    return reinterpret_cast<const std::uint8_t*>(
+        __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(address.codes), pass, C::kLanes));
+  };
+  if (p.code_alignment == 16) {
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const std::uint8_t* const codes = codes_of(pass);
+      if (codes == nullptr) continue;
+#pragma unroll
+      for (int panel = 0; panel < C::kPanels; ++panel) {
+        const int at = 128 * panel + 16 * lane;
+        std::uint8_t* const piece = to + panel * C::kPanelBytes + pass * C::kPass * 128;
+        if (at < p.head_dim) {
+          ptx::copy_async<16>(piece, codes + at);
+        } else {
+          *reinterpret_cast<uint4*>(piece) = make_uint4(0, 0, 0, 0);
+        }
+      }
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const std::uint8_t* const codes = codes_of(pass);
+    if (codes == nullptr) continue;
+#pragma unroll 1
+    for (int byte = 0; byte < 16 * C::kPanels; byte += 4) {
+      const int panel = byte / 16, at = 128 * panel + 16 * lane + byte % 16;
+      std::uint8_t* const word = to + panel * C::kPanelBytes + pass * C::kPass * 128 + byte % 16;
+      if (at >= p.head_dim) {
+        *reinterpret_cast<std::uint32_t*>(word) = 0;
+      } else if (p.code_alignment == 4) {
+        ptx::copy_async<4>(word, codes + at);
+      } else {
+#pragma unroll
+        for (int b = 0; b < 4; ++b) word[b] = codes[at + b];
+      }
+    }
+  }
 }
 
 /// Starts the copies of the next tile into a stage; how many pairs it has.
 template <class C>
 __device__ std::int32_t gather(const RefineParams& r, std::int32_t t, Shared<C>& s, Pairs<C>& pairs, int stage) {
-  const Params& p = r.call;
   if (pairs.end - pairs.begin < kTile) pairs.refill(r, t, s);
   const std::int32_t count = min(pairs.end - pairs.begin, kTile);
   if (count == 0) return 0;
-  const auto thread = static_cast<std::int32_t>(threadIdx.x);
   const std::int32_t* const list = s.list + pairs.begin;
-  if (thread < kTile) {
-    const std::int32_t key = thread < count ? list[thread] : -1;
-    const KeyAddress address = key >= 0 ? locate(p, s.row.request, key) : KeyAddress{nullptr, nullptr};
-    s.keys[stage][thread] = key;
-    if (address.scale != nullptr) {
-      ptx::copy_async<4>(&s.scales[stage][thread], address.scale);
-    } else {
-      s.scales[stage][thread] = __int_as_float(0x7fffffff);  // cannot be selected
-      if (key >= 0) atomicOr(reinterpret_cast<unsigned long long*>(&p.counters->status), kStatusPage);
-    }
-  }
-  const int lane = thread % C::kLanes;
-#pragma unroll
-  for (int pass = 0; pass < kTile / C::kPass; ++pass) {
-    const std::int32_t local = pass * C::kPass + thread / C::kLanes;
-    // What has no codes keeps the stage's last ones: its scale is NaN.
-    if (local >= count) continue;
-    const std::uint8_t* const codes = locate(p, s.row.request, list[local]).codes;
-    if (codes == nullptr) continue;
-    std::uint8_t* const line = s.codes[stage] + local * 128 + ((lane ^ (local & 7)) << 4);
-#pragma unroll
-    for (int panel = 0; panel < C::kPanels; ++panel) {
-      std::uint8_t* const to = line + panel * C::kPanelBytes;
-      const int at = 128 * panel + 16 * lane;
-      if (at >= p.head_dim) {
-        *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
-      } else if (p.code_alignment == 16) {
-        ptx::copy_async<16>(to, codes + at);
-      } else if (p.code_alignment == 4) {
-#pragma unroll 1
-        for (int byte = 0; byte < 16; byte += 4) ptx::copy_async<4>(to + byte, codes + at + byte);
-      } else {
-#pragma unroll 1
-        for (int byte = 0; byte < 16; ++byte) to[byte] = codes[at + byte];
-      }
-    }
+  if (r.call.is_paged) {
+    copy_keys<C>(r, KeySource(r.call.paged, s.row.request), s, list, count, stage);
+  } else {
+    copy_keys<C>(r, KeySource(r.call.contiguous), s, list, count, stage);
   }
   pairs.begin += count;
   return count;
 }
 
 template <class C>
-__device__ void load_heads(const Params& p, std::int32_t t, Shared<C>& s, float (&weights)[C::kHeadBlocks][8]) {
+__device__ void load_heads(const Params& p, std::int32_t t, Shared<C>& s) {
   constexpr int kPieces = 8 * C::kPanels;  // of 16 bytes, a head
   for (int i = static_cast<int>(threadIdx.x); i < 32 * C::kHeadBlocks * kPieces; i += kThreads) {
     const int piece = i % kPieces, head = i / kPieces;
@@ -229,37 +256,43 @@ __device__ void load_heads(const Params& p, std::int32_t t, Shared<C>& s, float 
       for (int byte = 0; byte < 16; ++byte) to[byte] = from[byte];
     }
   }
-  const int t4 = static_cast<int>(threadIdx.x % 4);
-#pragma unroll
-  for (int b = 0; b < C::kHeadBlocks; ++b)
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const int head = 32 * b + j / 2 * 8 + 2 * t4 + j % 2;
-      weights[b][j] = head < p.heads ? p.weights[t * p.weight_row + head] : -0.0F;
-    }
+  if (const int head = static_cast<int>(threadIdx.x); head < 32 * C::kHeadBlocks)
+    s.weights[head % 8 / 2][head / 8 * 2 + head % 2] = head < p.heads ? p.weights[t * p.weight_row + head] : -0.0F;
 }
 
 __device__ inline float relu(float x) { return fmaxf(x, 0.0F); }  // FMNMX: NaN becomes +0, as in the served kernel
 
-/// This quad lane's two chains over all heads, their sum and the scale: part[t] of the served score. kKey: accumulator
-/// row g or g + 8.
-template <int kKey, int kHeadBlocks>
-__device__ float part_of(const float (&d)[kHeadBlocks][16], const float (&w)[kHeadBlocks][8], float scale) {
-  float chain[2];
+/// This quad lane's two chains over all heads, their sum and the scale: part[t] of the served score, for the
+/// accumulator's rows g and g + 8. `weights`: of the lane's heads, 16-byte pieces of shared memory (they would take
+/// registers from the blocks that hide latencies).
+template <int kHeadBlocks>
+__device__ void parts_of(const float (&d)[kHeadBlocks][16], const float* weights, const float (&scale)[2],
+                         float (&part)[2]) {
+  float chain[2][2];
 #pragma unroll
-  for (int e = 0; e < 2; ++e) {
-    const auto r = [&](int b, int group) { return relu(d[b][4 * group + 2 * kKey + e]); };
-    float x = __fmul_rn(w[0][2 + e], r(0, 1));  // head group 1 comes first
-    x = __fmaf_rn(w[0][e], r(0, 0), x);
-    x = __fmaf_rn(w[0][4 + e], r(0, 2), x);
-    x = __fmaf_rn(w[0][6 + e], r(0, 3), x);
+  for (int b = 0; b < kHeadBlocks; ++b) {
+    const float4 low = reinterpret_cast<const float4*>(weights)[2 * b];
+    const float4 high = reinterpret_cast<const float4*>(weights)[2 * b + 1];
+    const float w[4][2] = {{low.x, low.y}, {low.z, low.w}, {high.x, high.y}, {high.z, high.w}};
 #pragma unroll
-    for (int b = 1; b < kHeadBlocks; ++b)
+    for (int key = 0; key < 2; ++key)
 #pragma unroll
-      for (int group = 0; group < 4; ++group) x = __fmaf_rn(w[b][2 * group + e], r(b, group), x);
-    chain[e] = x;
+      for (int e = 0; e < 2; ++e) {
+        const auto r = [&](int group) { return relu(d[b][4 * group + 2 * key + e]); };
+        float& x = chain[key][e];
+        if (b == 0) {
+          x = __fmul_rn(w[1][e], r(1));  // head group 1 comes first
+          x = __fmaf_rn(w[0][e], r(0), x);
+        } else {
+          x = __fmaf_rn(w[0][e], r(0), x);
+          x = __fmaf_rn(w[1][e], r(1), x);
+        }
+        x = __fmaf_rn(w[2][e], r(2), x);
+        x = __fmaf_rn(w[3][e], r(3), x);
+      }
   }
-  return __fmul_rn(__fadd_rn(chain[0], chain[1]), scale);
+#pragma unroll
+  for (int key = 0; key < 2; ++key) part[key] = __fmul_rn(__fadd_rn(chain[key][0], chain[key][1]), scale[key]);
 }
 
 /// (part 0 + part 1) + (part 2 + part 3), the same in all four lanes of a quad.
@@ -270,10 +303,10 @@ __device__ inline float sum_of_quad(float part) {
 
 /// Cuts a row's buffer back to the best `wanted` of `have` entries; they stay in their order. The whole block calls it.
 template <class C>
-__device__ void cut_back(const Params& p, Shared<C>& s, Entry* entries, std::uint32_t have, std::uint32_t wanted) {
+__device__ void cut_back(Shared<C>& s, Entry* entries, std::uint32_t have, std::uint32_t wanted) {
   const Team<kWarps> team(static_cast<int>(threadIdx.x) / 32, s.team);
   if (threadIdx.x == 0) s.count = have;
-  __syncthreads();
+  __syncthreads();  // with this, the entries are everybody's, too
   const std::uint64_t limit = team.bound({entries, 0, &s.count, 1, kWarps}, wanted);
   __syncthreads();
   if (team.warp == 0) {
@@ -283,138 +316,123 @@ __device__ void cut_back(const Params& p, Shared<C>& s, Entry* entries, std::uin
       const bool closed = kth == __int_as_float(0x7f800000);
       s.threshold = closed ? kth : next_above(kth);
       s.closed = closed ? 1 : 0;
-      count(&p.counters->candidates, have - wanted);
     }
   }
   __syncthreads();
 }
 
+/// Scores the unit's pairs. Its candidates end up in `entries` by ascending key, s.count of them: no more than the row
+/// has slots where it is not split.
 template <class C>
 __device__ void walk(const RefineParams& r, Shared<C>& s, std::int32_t t, std::int32_t chunk, Entry* entries) {
   const Params& p = r.call;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x / 32), 0);
   const int t4 = lane % 4;
-  const auto wanted = static_cast<std::uint32_t>(s.row.free_slots);
-  const auto capacity = static_cast<std::uint32_t>(p.capacity);
-  float weights[C::kHeadBlocks][8];
-  load_heads<C>(p, t, s, weights);
+  load_heads<C>(p, t, s);
   Pairs<C> pairs;
   pairs.start(r, s.row, chunk);
 
-  // A tile's candidates are kept while the next tile is multiplied: its key half and its place are known then.
+  // A tile's candidates are filed in the next round: then every warp knows how many the warps before it have.
   float score = 0;
   std::int32_t key = -1;
   std::uint32_t place = 0, have = 0, tiles = 0;
   bool hit = false;
-  // What earlier warps of that tile keep stands before this warp's.
-  const auto keep = [&](int stage) {
-    std::uint32_t before = 0, all = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      if (w == warp) before = all;
-      all += s.hits[stage][w];
-    }
-    if (hit) entries[have + before + place] = {score, key};
-    have += all;
-  };
-
   int stage = 0;
-  std::int32_t count_now = gather<C>(r, t, s, pairs, stage);
-  const std::uint32_t q = ptx::shared_address(s.q);
-  while (count_now > 0) {
+  std::int32_t count = 0;  // pairs of the tile in `stage`
+  for (bool first = true;; first = false) {
     ptx::copy_wait_all();
     ptx::fence_async_proxy();
-    // From here on this stage's codes and the tile before's votes are everybody's, and its stage is free.
+    // From here on this stage's codes and the tile before's votes are everybody's, and the other stage is free.
     __syncthreads();
-    if (have + kTile > capacity) {
-      cut_back<C>(p, s, entries, have, wanted);
-      have = wanted;
-      if (threadIdx.x == 0) count(&p.counters->compactions, 1);
-    }
-    if (s.closed != 0) {
-      hit = false;
-      break;
-    }
-    const std::int32_t count_next = gather<C>(r, t, s, pairs, stage ^ 1);
-
-    float d[C::kHeadBlocks][16];
-    const ptx::Descriptor a_of(ptx::shared_address(s.codes[stage]));
-    ptx::wgmma_fence();
+    if (p.matrix == nullptr) {
+      if (tiles > 0) {
+        std::uint32_t before = have;
 #pragma unroll
-    for (int b = 0; b < C::kHeadBlocks; ++b) {
-      const ptx::Descriptor b_of(q + static_cast<std::uint32_t>(b * C::kQueryBlockBytes));
-#pragma unroll
-      for (int k = 0; k < C::kSteps; ++k) {
-        const std::uint64_t a = a_of.at(static_cast<std::uint32_t>(k / 4 * C::kPanelBytes + k % 4 * 32));
-        const std::uint64_t heads = b_of.at(static_cast<std::uint32_t>(k / 4 * C::kQueryPanelBytes + k % 4 * 32));
-        if (k == 0) {
-          ptx::wgmma_m64n32k32<false>(d[b], a, heads);
-        } else {
-          ptx::wgmma_m64n32k32<true>(d[b], a, heads);
+        for (int w = 0; w < kWarps; ++w) {
+          const std::uint32_t theirs = s.hits[stage ^ 1][w];
+          if (w < warp) before += theirs;
+          have += theirs;
         }
+        if (hit) entries[before + place] = {score, key};
+      }
+      const auto wanted = static_cast<std::uint32_t>(s.row.free_slots);
+      const bool over = count == 0 && !first;
+      if (over ? p.chunks == 1 && have > wanted : have + kTile > static_cast<std::uint32_t>(p.capacity)) {
+        cut_back<C>(s, entries, have, wanted);
+        if (threadIdx.x == 0) {
+          dosa::cuda::count(&p.counters->candidates, have - wanted);
+          dosa::cuda::count(&p.counters->compactions, over ? 0 : 1);
+        }
+        have = wanted;
+        if (s.closed != 0) break;
       }
     }
-    ptx::wgmma_commit();
-    if (tiles > 0 && p.matrix == nullptr) keep(stage ^ 1);
-    ptx::wgmma_wait<0>();
+    if (count == 0 && !first) break;
+    const std::int32_t next = gather<C>(r, t, s, pairs, stage ^ 1);
+    if (count > 0) {
+      float d[C::kHeadBlocks][16];
+      const ptx::Descriptor a_of(ptx::shared_address(s.codes[stage]));
+      const std::uint32_t q = ptx::shared_address(s.q);
+      ptx::wgmma_fence();
 #pragma unroll
-    for (int b = 0; b < C::kHeadBlocks; ++b) ptx::pin(d[b]);
+      for (int b = 0; b < C::kHeadBlocks; ++b) {
+        const ptx::Descriptor b_of(q + static_cast<std::uint32_t>(b * C::kQueryBlockBytes));
+#pragma unroll
+        for (int k = 0; k < C::kSteps; ++k) {
+          const std::uint64_t codes = a_of.at(static_cast<std::uint32_t>(k / 4 * C::kPanelBytes + k % 4 * 32));
+          const std::uint64_t heads = b_of.at(static_cast<std::uint32_t>(k / 4 * C::kQueryPanelBytes + k % 4 * 32));
+          if (k == 0) {
+            ptx::wgmma_m64n32k32<false>(d[b], codes, heads);
+          } else {
+            ptx::wgmma_m64n32k32<true>(d[b], codes, heads);
+          }
+        }
+      }
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>();
+#pragma unroll
+      for (int b = 0; b < C::kHeadBlocks; ++b) ptx::pin(d[b]);
 
-    const int local = 16 * warp + lane / 4;
-    const float first = sum_of_quad(part_of<0>(d, weights, s.scales[stage][local]));
-    const float second = sum_of_quad(part_of<1>(d, weights, s.scales[stage][local + 8]));
-    // Lane 0 of a quad answers for its first key, lane 1 for its second.
-    score = t4 == 0 ? first : second;
-    key = s.keys[stage][local + (t4 == 0 ? 0 : 8)];
-    if (p.matrix != nullptr) {
-      if (t4 < 2 && key >= 0)
-        p.matrix[t * p.matrix_row + key * p.matrix_key] = score == score ? score : __int_as_float(0x7fffffff);
-    } else {
-      hit = t4 < 2 && score >= s.threshold;  // never NaN
-      const std::uint32_t votes = __ballot_sync(kAllLanes, hit);
-      constexpr std::uint32_t kFirst = 0x11111111U;  // lanes 0 of the quads
-      const std::uint32_t below = ptx::lanes_below();
-      place = t4 == 0 ? static_cast<std::uint32_t>(__popc(votes & kFirst & below))
-                      : static_cast<std::uint32_t>(__popc(votes & kFirst) + __popc(votes & ~kFirst & below));
-      if (lane == 0) s.hits[stage][warp] = static_cast<std::uint32_t>(__popc(votes));
+      const int local = 16 * warp + lane / 4;
+      const float scale[2] = {s.scales[stage][local], s.scales[stage][local + 8]};
+      float part[2];
+      parts_of(d, s.weights[t4], scale, part);
+      const float scores[2] = {sum_of_quad(part[0]), sum_of_quad(part[1])};
+      // Lane 0 of a quad answers for its first key, lane 1 for its second.
+      score = t4 == 0 ? scores[0] : scores[1];
+      key = s.keys[stage][local + (t4 == 0 ? 0 : 8)];
+      if (p.matrix != nullptr) {
+        if (t4 < 2 && key >= 0)
+          p.matrix[t * p.matrix_row + key * p.matrix_key] = score == score ? score : __int_as_float(0x7fffffff);
+      } else {
+        hit = t4 < 2 && score >= s.threshold;  // never NaN
+        const std::uint32_t votes = __ballot_sync(kAllLanes, hit);
+        constexpr std::uint32_t kFirst = 0x11111111U;  // lanes 0 of the quads
+        const std::uint32_t below = ptx::lanes_below();
+        place = t4 == 0 ? static_cast<std::uint32_t>(__popc(votes & kFirst & below))
+                        : static_cast<std::uint32_t>(__popc(votes & kFirst) + __popc(votes & ~kFirst & below));
+        if (lane == 0) s.hits[stage][warp] = static_cast<std::uint32_t>(__popc(votes));
+      }
+      ++tiles;
     }
-    ++tiles;
     stage ^= 1;
-    count_now = count_next;
+    count = next;
   }
   ptx::copy_wait_all();  // a closed row leaves copies behind
-  __syncthreads();
-  if (p.matrix != nullptr) return;
-  if (tiles > 0 && s.closed == 0) {
-    if (have + kTile > capacity) {
-      cut_back<C>(p, s, entries, have, wanted);
-      have = wanted;
-      if (threadIdx.x == 0) count(&p.counters->compactions, 1);
-    }
-    keep(stage ^ 1);
-  }
   if (threadIdx.x == 0) {
     s.count = have;
-    count(&p.counters->candidates, have);
-    count(&p.counters->stages_plain, tiles);
+    if (p.matrix == nullptr) dosa::cuda::count(&p.counters->candidates, have);
+    dosa::cuda::count(&p.counters->stages_plain, tiles);
   }
   __syncthreads();
 }
 
+/// Writes a row whose unit was all of it.
 template <class C>
 __device__ void write_selection(const Params& p, Shared<C>& s, std::int32_t t, Entry* entries) {
   const Team<kWarps> team(static_cast<int>(threadIdx.x) / 32, s.team);
-  std::uint32_t have = s.count;
-  const auto wanted = static_cast<std::uint32_t>(s.row.free_slots);
-  if (have > wanted) {
-    __syncthreads();  // everyone has read the count
-    const std::uint64_t limit = team.bound({entries, 0, &s.count, 1, kWarps}, wanted);
-    __syncthreads();
-    if (team.warp == 0) compact(Team<1>(0, s.team), entries, have, limit);
-    have = wanted;
-    __syncthreads();
-  }
+  const std::uint32_t have = s.count;
   if (p.order == Order::score) {
     if (team.warp == 0) {
       const Entry* const result = sort_by_score(Team<1>(0, s.team), entries, entries + p.top_k, have);
