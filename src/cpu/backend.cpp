@@ -298,6 +298,8 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
     for (std::int64_t first = slice.first; first < last; first += kernels.panel_keys) {
       const auto count = static_cast<int>(std::min<std::int64_t>(kernels.panel_keys, last - first));
       kernels.pack(context.keys, nullptr, first, count, context.pack, thread.panel);
+      fetch_keys(context.keys, nullptr, first + count,
+                 std::min<std::int64_t>(kernels.panel_keys, last - first - count));
       screen_panel(context, thread, slice, first, works);
     }
   };

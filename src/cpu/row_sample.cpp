@@ -134,6 +134,8 @@ void refine(const TileContext& tile, ThreadMemory& thread, RowWork& work, const 
   for (std::int64_t first = 0; first < count; first += kernels.panel_keys) {
     const auto block = static_cast<int>(std::min<std::int64_t>(kernels.panel_keys, count - first));
     kernels.pack(tile.keys, keys + first, 0, block, {tile.options->model, nullptr}, panel);  // no row asks for a mean
+    const std::int64_t next = first + kernels.panel_keys;
+    fetch_keys(tile.keys, keys + next, 0, std::min<std::int64_t>(kernels.panel_keys, count - next));
     kernels.bounds(work.dense, panel, panel_lower, panel_upper);
     std::memcpy(lower + first, panel_lower, static_cast<std::size_t>(block) * sizeof(float));
     std::memcpy(upper + first, panel_upper, static_cast<std::size_t>(block) * sizeof(float));

@@ -389,6 +389,16 @@ void Worker::finish(bool scores_needed) {
 std::atomic<RowObserver*> row_observer{nullptr};
 std::atomic<std::int64_t> shortest_predicted{kShortWindow};
 
+void fetch_keys(const KeySource& keys, const std::int32_t* index, std::int64_t first, std::int64_t count) {
+  constexpr int kSecondLevel = 2, kLine = 64;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const KeyAddress at = keys.locate(index != nullptr ? index[i] : first + i);
+    if (at.codes == nullptr) continue;
+    __builtin_prefetch(at.scale, 0, kSecondLevel);
+    for (int byte = 0; byte < keys.head_dim(); byte += kLine) __builtin_prefetch(at.codes + byte, 0, kSecondLevel);
+  }
+}
+
 void prepare_row(const TileContext& tile, ThreadMemory& thread, RowWork& work) { Worker(tile, thread, work).prepare(); }
 
 void screen_panel(const TileContext& tile, ThreadMemory& thread, const Slice& slice, std::int64_t panel_first,

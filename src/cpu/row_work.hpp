@@ -40,6 +40,10 @@ struct RowWork {
   [[nodiscard]] std::int64_t visible() const noexcept { return row.free.size(); }
 };
 
+/// Starts fetching keys index[0..count), or first.. where index is null, into the second-level cache (of the keys that
+/// the next pack will read: it would otherwise wait for each of them).
+void fetch_keys(const KeySource& keys, const std::int32_t* index, std::int64_t first, std::int64_t count);
+
 void prepare_row(const TileContext& tile, ThreadMemory& thread, RowWork& work);
 
 /// A run of panels that one thread screens: each row's keys of it are kept in a place of their own.
