@@ -20,41 +20,11 @@ double normal_quantile(double upper_share) noexcept {
   return (low + high) / 2;
 }
 
-// Plain loops over contiguous floats: compilers turn them into vectors. Sums keep eight partial results for that
-// reason.
-
-void add_relu(float* out, const float* dots, float factor, int count) noexcept {
-  for (int s = 0; s < count; ++s) out[s] += factor * (dots[s] > 0 ? dots[s] : 0);
-}
-
-void add(float* out, const float* dots, float factor, int count) noexcept {
-  for (int s = 0; s < count; ++s) out[s] += factor * dots[s];
-}
-
+// A plain loop over contiguous floats: compilers turn it into vectors.
 int count_positive(const float* dots, int count) noexcept {
   int positive = 0;
   for (int s = 0; s < count; ++s) positive += dots[s] > 0 ? 1 : 0;
   return positive;
-}
-
-float sum_of(const float* values, int count) noexcept {
-  float part[8] = {};
-  int s = 0;
-  for (; s + 8 <= count; s += 8) {
-    for (int i = 0; i < 8; ++i) part[i] += values[s + i];
-  }
-  for (; s < count; ++s) part[0] += values[s];
-  return ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
-}
-
-float weighted_sum(const float* values, const float* weights, int count) noexcept {
-  float part[8] = {};
-  int s = 0;
-  for (; s + 8 <= count; s += 8) {
-    for (int i = 0; i < 8; ++i) part[i] += values[s + i] * weights[s + i];
-  }
-  for (; s < count; ++s) part[0] += values[s] * weights[s];
-  return ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
 }
 
 }  // namespace
@@ -74,7 +44,7 @@ void SampleModel::measure_sample() noexcept {
   const Sample& sample = input_.sample;
   std::fill_n(score_, random_, 0.0F);
   for (int h = 0; h < facts_.heads; ++h) {
-    if (facts_.weight[h] != 0) add_relu(score_, dots(h), static_cast<float>(facts_.weight[h]), random_);
+    if (facts_.weight[h] != 0) input_.loops->add_relu(score_, dots(h), static_cast<float>(facts_.weight[h]), random_);
   }
   const float* scale = sample.scale + sample.likely_winners;
   double sum = 0, squares = 0;
@@ -142,7 +112,7 @@ void SampleModel::order_heads() noexcept {
     if (use_seeds) {
       sum = 2 * count_positive(dots(h) - seeds, seeds) - seeds;
     } else if (random_ > 0) {
-      sum = static_cast<double>(weighted_sum(dots(h), hard_, random_));
+      sum = static_cast<double>(input_.loops->weighted_sum(dots(h), hard_, random_));
     }
     winner_member_[h] = !(sum <= 0);
     if (random_ > 0) {
@@ -150,7 +120,7 @@ void SampleModel::order_heads() noexcept {
       const double p = use_seeds ? static_cast<double>(count_positive(dots(h) - seeds, seeds)) / seeds
                                  : static_cast<double>(count_positive(dots(h), random_)) / random_;
       rank[h] = size * std::min(p, 1 - p);
-      if (winner_member_[h]) add(all_, dots(h), static_cast<float>(-facts_.weight[h]), random_);
+      if (winner_member_[h]) input_.loops->add(all_, dots(h), static_cast<float>(-facts_.weight[h]), random_);
     }
   }
   for (int h = 0; h < facts_.heads; ++h) {
@@ -162,17 +132,7 @@ void SampleModel::order_heads() noexcept {
 }
 
 double SampleModel::survival(const float* aggregate) const noexcept {
-  float part[8] = {};
-  for (int s = 0; s < random_; s += 8) {
-    const int lanes = std::min(8, random_ - s);
-    for (int i = 0; i < lanes; ++i) {
-      const float margin = (bound_[s + i] - aggregate[s + i] - threshold_[s + i]) * inverse_[s + i] + 0.5F;
-      // A bound that equals the threshold survives, and so do all of a plateau; a NaN is a key without a bound.
-      const bool tied = std::fabs(margin - 0.5F) < 1e-3F;
-      part[i] += tied || !(margin < 1) ? 1.0F : std::max(margin, 0.0F);
-    }
-  }
-  return static_cast<double>(sum_of(part, 8)) / random_;
+  return static_cast<double>(input_.loops->survivors({bound_, threshold_, inverse_}, aggregate, random_)) / random_;
 }
 
 void SampleModel::measure(int retained, const Projection& rest, double per_norm, int aggregates,
@@ -200,8 +160,8 @@ void SampleModel::measure(int retained, const Projection& rest, double per_norm,
   for (int i = 0; i < std::max(retained, heads_.positives); ++i) {
     const int h = heads_.order[i];
     const double fold = i < heads_.positives ? rest.fold[i] : 0;
-    if (i < retained) add_relu(bound_, dots(h), static_cast<float>(facts_.weight[h] + fold), random_);
-    if (rest.linear[i] != 0) add(bound_, dots(h), static_cast<float>(rest.linear[i]), random_);
+    if (i < retained) input_.loops->add_relu(bound_, dots(h), static_cast<float>(facts_.weight[h] + fold), random_);
+    if (rest.linear[i] != 0) input_.loops->add(bound_, dots(h), static_cast<float>(rest.linear[i]), random_);
   }
   const float floor = rest.half || input_.ablation.absolute_form ? -INFINITY : 0.0F;
   std::fill_n(second_, random_, 0.0F);
@@ -211,7 +171,7 @@ void SampleModel::measure(int retained, const Projection& rest, double per_norm,
   std::copy_n(all_, random_, first_);
   for (int i = heads_.positives; i < retained; ++i) {
     const int h = heads_.order[i];
-    if (winner_member_[h]) add(first_, dots(h), static_cast<float>(facts_.weight[h]), random_);
+    if (winner_member_[h]) input_.loops->add(first_, dots(h), static_cast<float>(facts_.weight[h]), random_);
   }
   for (int s = 0; s < random_; ++s) first_[s] = std::max(first_[s], floor);
   survival_of[1] = survival(first_);
@@ -229,8 +189,8 @@ void SampleModel::measure(int retained, const Projection& rest, double per_norm,
   }
   for (int i = first_omitted; i < active; ++i) {
     const int h = heads_.order[i];
-    members_[1][h] = !(weighted_sum(dots(h), hard_, random_) <= 0);
-    if (members_[1][h]) add(second_, dots(h), static_cast<float>(-facts_.weight[h]), random_);
+    members_[1][h] = !(input_.loops->weighted_sum(dots(h), hard_, random_) <= 0);
+    if (members_[1][h]) input_.loops->add(second_, dots(h), static_cast<float>(-facts_.weight[h]), random_);
   }
   for (int s = 0; s < random_; ++s) second_[s] = std::max(second_[s], first_[s]);
   survival_of[2] = survival(second_);

@@ -23,8 +23,14 @@ class Carver {
   }
   template <typename T>
   T* take(std::size_t count) {
-    T* memory = reinterpret_cast<T*>(next_);
+    T* memory = place<T>(count);
     std::uninitialized_default_construct_n(memory, count);
+    return memory;
+  }
+  /// What is there stays as it is.
+  template <typename T>
+  T* place(std::size_t count) {
+    T* memory = reinterpret_cast<T*>(next_);
     next_ += aligned(count * sizeof(T));
     return memory;
   }
@@ -40,7 +46,7 @@ struct MeanDots {
 
 /// q . mu for the heads in `order` (positives), with bounds of the rounding.
 void mean_dots(const RowFacts& facts, const float* values, const int* order, int count, const float* mean,
-               MeanDots& out) {
+               const cpu::RowLoops& loops, MeanDots& out) {
   double square = 0;
   for (int d = 0; d < facts.dim; ++d) square += static_cast<double>(mean[d]) * static_cast<double>(mean[d]);
   const double norm = std::sqrt(square);
@@ -48,23 +54,47 @@ void mean_dots(const RowFacts& facts, const float* values, const int* order, int
   if (!out.valid) return;
   for (int i = 0; i < count; ++i) {
     const float* q = values + static_cast<std::ptrdiff_t>(order[i]) * facts.dim;
-    out.dot[i] = exact_dot(q, mean, facts.dim);  // here not exact: mu is arbitrary
+    out.dot[i] = loops.exact_dot(q, mean, facts.dim);  // here not exact: mu is arbitrary
     out.error[i] = facts.norm[order[i]] * norm * 0x1p-43;
   }
 }
 
+Measured& measure_at(Carver& carve, const RowInput& input) {
+  auto* const place = carve.place<Measured>(1);
+  auto* const values =
+      carve.place<float>(static_cast<std::size_t>(input.row.heads) * static_cast<std::size_t>(input.row.head_dim));
+  if (place == input.measured) return *place;
+  Measured& measured = *std::construct_at(place);
+  measured.values = values;
+  read_row(input.row, input.model, *input.loops, values, measured.facts);
+  if (measured.facts.finite) measured.model = model_error(input.model, measured.facts, values, *input.loops);
+  return measured;
+}
+
 }  // namespace
+
+const Measured* measure(const RowInput& input, std::span<std::byte> scratch) {
+  Carver carve(scratch);
+  return &measure_at(carve, input);
+}
 
 std::size_t scratch_bytes(int heads, int head_dim, int sample_keys) {
   const auto h = static_cast<std::size_t>(heads), d = static_cast<std::size_t>(head_dim);
-  return kAlign + aligned(sizeof(RowFacts)) + aligned(h * d * sizeof(float)) + aligned(h * h * sizeof(double)) +
+  return kAlign + aligned(sizeof(Measured)) + aligned(h * d * sizeof(float)) + aligned(h * h * sizeof(double)) +
          aligned(SampleModel::floats(sample_keys) * sizeof(float)) + aligned(sizeof(RealBound)) +
          aligned(sizeof(MeanDots));
 }
 
 bool dense_form(const RowInput& input, float* rows, float* coef, cpu::FormSpec& spec) {
-  RowFacts facts;
-  read_row(input.row, input.model, rows, facts);
+  Measured own;
+  const Measured* measured = input.measured;
+  if (measured == nullptr) {
+    own.values = rows;
+    read_row(input.row, input.model, *input.loops, rows, own.facts);
+    if (own.facts.finite) own.model = model_error(input.model, own.facts, rows, *input.loops);
+    measured = &own;
+  }
+  const RowFacts& facts = measured->facts;
   if (!facts.finite) return false;
   RealBound bound;
   bound.retained = facts.heads;
@@ -72,9 +102,8 @@ bool dense_form(const RowInput& input, float* rows, float* coef, cpu::FormSpec& 
     bound.head[h] = h;
     bound.coef[h] = facts.weight[h];
   }
-  const ModelError model = model_error(input.model, facts, rows);
-  return make_form(bound, facts, model, input.arithmetic, cpu::feature_count(input.model, facts.dim), nullptr, rows,
-                   rows, coef, spec);
+  return make_form(bound, facts, measured->model, input.arithmetic, cpu::feature_count(input.model, facts.dim), nullptr,
+                   measured->values, rows, coef, spec);
 }
 
 Assembly assemble(const RowInput& input, std::span<std::byte> scratch) {
@@ -82,13 +111,13 @@ Assembly assemble(const RowInput& input, std::span<std::byte> scratch) {
   Choice& choice = assembly.choice;
   Carver carve(scratch);
   const int heads = input.row.heads, dim = input.row.head_dim;
-  auto& facts = *carve.take<RowFacts>(1);
-  auto* values = carve.take<float>(static_cast<std::size_t>(heads) * static_cast<std::size_t>(dim));
+  Measured& measured = measure_at(carve, input);
+  RowFacts& facts = measured.facts;
+  float* const values = measured.values;
   assembly.facts = &facts;
   assembly.values = values;
-  read_row(input.row, input.model, values, facts);
   if (!facts.finite) return assembly;
-  assembly.model = model_error(input.model, facts, values);
+  assembly.model = measured.model;
   const ModelError& model = assembly.model;
   if (!model.finite) return assembly;
 
@@ -100,12 +129,12 @@ Assembly assemble(const RowInput& input, std::span<std::byte> scratch) {
   mean.valid = false;
   const HeadOrder& order = sample.heads();
   const int positives = order.positives, active = positives + order.negatives;
-  Gram gram(facts, values, order.order, positives, cache);
+  Gram gram(facts, values, order.order, positives, *input.loops, cache);
 
   const bool use_mean = input.mean != nullptr && input.ablation.centred;
   const auto rest_for = [&](int retained) {
     if (retained >= positives) return Projection{};
-    if (use_mean && !mean.valid) mean_dots(facts, values, order.order, positives, input.mean, mean);
+    if (use_mean && !mean.valid) mean_dots(facts, values, order.order, positives, input.mean, *input.loops, mean);
     return project(facts, order.order, retained, gram, mean.valid ? mean.dot : nullptr,
                    mean.valid ? mean.error : nullptr, input.ablation);
   };

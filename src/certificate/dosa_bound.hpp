@@ -23,6 +23,8 @@ struct Sample {
   double winners = 0;              ///< expected share of winners among the random keys: K / visible
 };
 
+struct Measured;  ///< a row read once for all its forms
+
 struct RowInput {
   ScoreRow row;
   ScoreModel model;
@@ -32,6 +34,8 @@ struct RowInput {
   int retained_heads = 0;  ///< 0: choose by the sample
   Sample sample;
   double refine_cost = 1.4;  ///< cost of refining one survivor, in dense scores (measured: bench)
+  const cpu::RowLoops* loops = &cpu::portable_kernels()->loops;
+  const Measured* measured = nullptr;  ///< of this row and model, by measure(); nullptr: each form reads the row itself
 };
 
 struct Choice {
@@ -44,6 +48,9 @@ struct Choice {
 
 /// Scratch bytes that `dense_form` and `dosa_form` need (H and D up to the contract's limits).
 [[nodiscard]] std::size_t scratch_bytes(int heads, int head_dim, int sample_keys);
+
+/// Reads the row. What is returned lies in the scratch, where dosa_form with the same scratch leaves it in place.
+[[nodiscard]] const Measured* measure(const RowInput& input, std::span<std::byte> scratch);
 
 /// All heads retained: spec'd by the score itself; allow[] covers the arithmetic and the model (T7, T8). Returns false
 /// where the row is not finite or may overflow. `rows` receives [H][D], `coef` [H].

@@ -27,7 +27,7 @@ ModelError f64_error(const RowFacts& facts) noexcept {
   return error;
 }
 
-ModelError sm90_error(const RowFacts& facts, const float* values) noexcept {
+ModelError sm90_error(const RowFacts& facts, const float* values, const cpu::RowLoops& loops) noexcept {
   ModelError error;
   const int chunks = facts.dim / 32;
   // Padded heads G * 8 and n = G + 4 roundings a term passes.
@@ -44,7 +44,7 @@ ModelError sm90_error(const RowFacts& facts, const float* values) noexcept {
   if (largest > 0x1p-2) error.scale_limit = round_down(0x1p126 / largest * (1 - 0x1p-40));
 
   double joint[kMaxChunks];
-  joint_prefix_norms(facts, values, joint);
+  joint_prefix_norms(facts, values, joint, loops);
   const DotError dot = sm90_dot_error(chunks);
   for (int s = 0; s < chunks; ++s) {
     double products = 0;
@@ -65,11 +65,13 @@ ModelError sm90_error(const RowFacts& facts, const float* values) noexcept {
 
 }  // namespace
 
-ModelError model_error(ScoreModel model, const RowFacts& facts, const float* values) noexcept {
-  return model == ScoreModel::f64 ? f64_error(facts) : sm90_error(facts, values);
+ModelError model_error(ScoreModel model, const RowFacts& facts, const float* values,
+                       const cpu::RowLoops& loops) noexcept {
+  return model == ScoreModel::f64 ? f64_error(facts) : sm90_error(facts, values, loops);
 }
 
-void joint_prefix_norms(const RowFacts& facts, const float* values, double* joint) noexcept {
+void joint_prefix_norms(const RowFacts& facts, const float* values, double* joint,
+                        const cpu::RowLoops& loops) noexcept {
   const int chunks = facts.dim / 32;
   double separate[kMaxChunks] = {};
   double gram[kMaxChunks] = {};
@@ -79,7 +81,7 @@ void joint_prefix_norms(const RowFacts& facts, const float* values, double* join
     const double weight = std::fabs(facts.weight[h]);
     double square = 0;
     for (int s = 0; s < chunks; ++s) {
-      square += exact_dot(a + 32 * s, a + 32 * s, 32);
+      square += loops.exact_dot(a + 32 * s, a + 32 * s, 32);
       separate[s] += weight * std::sqrt(square);
       gram[s] += weight * weight * square;
     }

@@ -14,10 +14,18 @@ struct ModelError {
   float scale_limit = 3.40282347e38F;
 };
 
-[[nodiscard]] ModelError model_error(ScoreModel model, const RowFacts& facts, const float* values) noexcept;
+[[nodiscard]] ModelError model_error(ScoreModel model, const RowFacts& facts, const float* values,
+                                     const cpu::RowLoops& loops = cpu::portable_kernels()->loops) noexcept;
+
+struct Measured {
+  RowFacts facts;
+  ModelError model;         ///< not finite where the facts are not
+  float* values = nullptr;  ///< [H][D] of read_row
+};
 
 /// Upper bound of sup over keys of sum over h of |w_h| |q_h . k| / |k| on dimensions [0, 32 s), for s = 1..D/32 (T8).
-void joint_prefix_norms(const RowFacts& facts, const float* values, double* joint) noexcept;
+void joint_prefix_norms(const RowFacts& facts, const float* values, double* joint,
+                        const cpu::RowLoops& loops = cpu::portable_kernels()->loops) noexcept;
 
 /// Error of one sm90 dot after all steps as a linear form (T8): error <= sum over s of product[s] * B_s + prefix[s] *
 /// |y_s|, B_s = largest 2^(e_a + e_b) of chunk s, y_s = exact dot over chunks 0..s.

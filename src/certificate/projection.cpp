@@ -8,8 +8,9 @@
 
 namespace dosa::certificate {
 
-Gram::Gram(const RowFacts& facts, const float* values, const int* order, int count, double* cache) noexcept
-    : values_(values), order_(order), cache_(cache), dim_(facts.dim), count_(count) {
+Gram::Gram(const RowFacts& facts, const float* values, const int* order, int count, const cpu::RowLoops& loops,
+           double* cache) noexcept
+    : loops_(loops), values_(values), order_(order), cache_(cache), dim_(facts.dim), count_(count) {
   std::fill_n(cache, count * count, std::numeric_limits<double>::quiet_NaN());
 }
 
@@ -17,7 +18,7 @@ double Gram::operator()(int i, int j) noexcept {
   double& entry = cache_[std::max(i, j) * count_ + std::min(i, j)];
   if (std::isnan(entry)) {
     const auto head = [&](int position) { return values_ + static_cast<std::ptrdiff_t>(order_[position]) * dim_; };
-    entry = exact_dot(head(i), head(j), dim_);
+    entry = loops_.exact_dot(head(i), head(j), dim_);
   }
   return entry;
 }

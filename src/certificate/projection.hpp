@@ -20,11 +20,13 @@ struct Projection {
 /// Exact Gram entries of the heads order[0..count-1], computed when first asked for; cache holds count * count entries.
 class Gram {
  public:
-  Gram(const RowFacts& facts, const float* values, const int* order, int count, double* cache) noexcept;
+  Gram(const RowFacts& facts, const float* values, const int* order, int count, const cpu::RowLoops& loops,
+       double* cache) noexcept;
   [[nodiscard]] double operator()(int i, int j) noexcept;
   [[nodiscard]] int count() const noexcept { return count_; }
 
  private:
+  const cpu::RowLoops& loops_;
   const float* values_;
   const int* order_;
   double* cache_;

@@ -20,10 +20,7 @@ struct RowFacts {
 
 /// Decodes q into values[h * D + d] (exact) and measures the heads. Heads that contribute 0 to every key (zero weight,
 /// zero codes; under sm90 a NaN code: its relu gives +0) get weight 0 and zero values.
-void read_row(const ScoreRow& row, ScoreModel model, float* values, RowFacts& facts) noexcept;
-
-/// Exact dot product of two rows of E4M3 values: every partial sum is a multiple of 2^-18 below 2^26, so binary64 holds
-/// it.
-[[nodiscard]] double exact_dot(const float* a, const float* b, int dim) noexcept;
+void read_row(const ScoreRow& row, ScoreModel model, const cpu::RowLoops& loops, float* values,
+              RowFacts& facts) noexcept;
 
 }  // namespace dosa::certificate

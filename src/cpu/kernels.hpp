@@ -109,6 +109,29 @@ struct Candidates {
   float* upper;
 };
 
+/// A sample's bounds, key by key, on their way to an expected share of survivors.
+struct SampledBounds {
+  const float* bound;
+  const float* threshold;  ///< to be compared with bound - aggregate
+  const float* inverse;    ///< 1 / (width of the band about the threshold in which a key counts as partly alive)
+};
+
+/// Loops over a row's numbers. read_head and exact_dot are exact; the others run over sampled keys and only choose what
+/// is computed. head_dim and dim: multiples of 32; count: any.
+struct RowLoops {
+  /// Decodes codes[0..head_dim); absolute = sum of |value|, square = sum of value^2. True where a code is NaN: the
+  /// numbers are unspecified then.
+  bool (*read_head)(const std::uint8_t* codes, int head_dim, float* values, double* absolute, double* square);
+  /// Of E4M3 values, `dim` of 32..256: every partial sum is a multiple of 2^-18 below 2^26, so binary64 holds it.
+  double (*exact_dot)(const float* a, const float* b, int dim);
+  void (*add_relu)(float* out, const float* dots, float factor, int count);  ///< out += factor * relu(dots)
+  void (*add)(float* out, const float* dots, float factor, int count);       ///< out += factor * dots
+  float (*weighted_sum)(const float* values, const float* weights, int count);
+  /// Sum over keys of (bound - aggregate - threshold) * inverse + 1/2 clamped to 0..1; a NaN or a tie counts 1: a bound
+  /// that equals the threshold survives, and so do all of a plateau; a NaN is a key without a bound.
+  float (*survivors)(const SampledBounds& keys, const float* aggregate, int count);
+};
+
 struct Kernels {
   Isa isa;
   int panel_keys;  ///< a multiple of 16, at most 64
@@ -147,10 +170,14 @@ struct Kernels {
   /// + 16.
   std::int64_t (*compress_not_below)(const float* values, std::int64_t count, float threshold, std::int32_t base,
                                      std::int32_t* out);
+  /// Copies the values with !(v < low) and v < high to `out`, in order; returns how many. `out` has room for 16 more
+  /// and may be `values`.
+  std::int64_t (*values_between)(const float* values, std::int64_t count, float low, float high, float* out);
   /// Appends to `to` every from[i] with !(from.upper[i] < floor), in order; returns how many, and writes no more.
   /// from.key null: the key is base + i. from.lower null: to.lower stays as it is. `to` may be `from`.
   std::int64_t (*keep_not_below)(const Candidates& from, std::int64_t count, float floor, std::int32_t base,
                                  const Candidates& to);
+  RowLoops loops;
   Costs costs{};
   /// Rows that share one packing of the keys (in F32 about a third of one certified row's work: 16 rows leave 2
   /// percent).

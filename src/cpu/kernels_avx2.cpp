@@ -6,6 +6,7 @@
 #include "cpu/key_sources.hpp"
 #include "cpu/model_scores.hpp"
 #include "cpu/panel_kernels.hpp"
+#include "cpu/row_loops.hpp"
 
 namespace dosa::cpu {
 namespace {
@@ -210,6 +211,26 @@ std::int64_t compress_not_below(const float* values, std::int64_t count, float t
   return found;
 }
 
+std::int64_t values_between(const float* values, std::int64_t count, float low, float high, float* out) {
+  const __m256i shifts = _mm256_set_epi32(28, 24, 20, 16, 12, 8, 4, 0);
+  const __m256 l = _mm256_set1_ps(low), h = _mm256_set1_ps(high);
+  std::int64_t found = 0, i = 0;
+  for (; count - i >= 8; i += 8) {
+    const __m256 v = _mm256_loadu_ps(values + i);
+    const __m256 inside = _mm256_and_ps(_mm256_cmp_ps(v, l, _CMP_NLT_UQ), _mm256_cmp_ps(v, h, _CMP_LT_OQ));
+    const auto mask = static_cast<unsigned>(_mm256_movemask_ps(inside));
+    const __m256i lanes = _mm256_srlv_epi32(_mm256_set1_epi32(static_cast<int>(kCompression.lanes[mask])), shifts);
+    _mm256_storeu_ps(out + found, _mm256_permutevar8x32_ps(v, lanes));  // reads three bits of a lane's number
+    found += __builtin_popcount(mask);
+  }
+  for (; i < count; ++i) {
+    const float value = values[i];
+    out[found] = value;
+    found += !(value < low) && value < high ? 1 : 0;
+  }
+  return found;
+}
+
 /// Few lanes pass: a block of 8 without any costs a comparison, each of the others a scalar copy.
 std::int64_t keep_not_below(const Candidates& from, std::int64_t count, float floor, std::int32_t base,
                             const Candidates& to) {
@@ -224,6 +245,44 @@ std::int64_t keep_not_below(const Candidates& from, std::int64_t count, float fl
   }
   return found;
 }
+
+inline double sum_of(__m256d x) {
+  const __m128d pair = _mm_add_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd(x, 1));
+  return _mm_cvtsd_f64(_mm_add_sd(pair, _mm_unpackhi_pd(pair, pair)));
+}
+
+bool read_head(const std::uint8_t* codes, int head_dim, float* values, double* absolute, double* square) {
+  const __m256d sign = _mm256_set1_pd(-0.0);
+  __m256d sum[2] = {}, squares[2] = {};
+  int nan = 0;
+  for (int d = 0; d < head_dim; d += 16) {
+    const __m128i code = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + d));
+    nan |= _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_and_si128(code, _mm_set1_epi8(0x7f)), _mm_set1_epi8(0x7f)));
+    const __m256i f16 = f16_of_codes(code);
+    for (int half = 0; half < 2; ++half) {
+      const __m128i bits = half == 0 ? _mm256_castsi256_si128(f16) : _mm256_extracti128_si256(f16, 1);
+      const __m256 x = _mm256_mul_ps(_mm256_cvtph_ps(bits), _mm256_set1_ps(kRowFactor));
+      _mm256_storeu_ps(values + d + 8 * half, x);
+      const __m256d a = _mm256_cvtps_pd(_mm256_castps256_ps128(x)), b = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
+      sum[half] = _mm256_add_pd(sum[half], _mm256_add_pd(_mm256_andnot_pd(sign, a), _mm256_andnot_pd(sign, b)));
+      squares[half] = _mm256_fmadd_pd(a, a, _mm256_fmadd_pd(b, b, squares[half]));
+    }
+  }
+  *absolute = sum_of(_mm256_add_pd(sum[0], sum[1]));
+  *square = sum_of(_mm256_add_pd(squares[0], squares[1]));
+  return nan != 0;
+}
+
+double exact_dot(const float* a, const float* b, int dim) {
+  __m256d even = _mm256_setzero_pd(), odd = even;
+  for (int d = 0; d < dim; d += 8) {
+    even = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm_loadu_ps(a + d)), _mm256_cvtps_pd(_mm_loadu_ps(b + d)), even);
+    odd = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm_loadu_ps(a + d + 4)), _mm256_cvtps_pd(_mm_loadu_ps(b + d + 4)), odd);
+  }
+  return sum_of(_mm256_add_pd(even, odd));
+}
+
+using Loops = SampleLoops<Lanes256>;
 
 constexpr Kernels kKernels{Isa::avx2,
                            Table::keys,
@@ -242,7 +301,9 @@ constexpr Kernels kKernels{Isa::avx2,
                            avx2::model_scores,
                            count_not_below,
                            compress_not_below,
-                           keep_not_below};
+                           values_between,
+                           keep_not_below,
+                           {read_head, exact_dot, Loops::add_relu, Loops::add, Loops::weighted_sum, Loops::survivors}};
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include "cpu/bf16_avx512.hpp"
 #include "cpu/model_scores.hpp"
 #include "cpu/pack_avx512.hpp"
+#include "cpu/row_loops_avx512.hpp"
 #include "cpu/threshold_avx512.hpp"
 
 namespace dosa::cpu {
@@ -37,7 +38,8 @@ constexpr Kernels kKernels{Isa::avx512bf16,        Table::keys,        bf16_arit
                            Table::form_bytes,      Table::make_panel,  pack_panel<PairSink>, Table::make_form,
                            Table::upper,           Table::bounds,      Table::screen,        Table::dots,
                            avx512::model_bytes,    avx512::model_row,  avx512::model_scores, count_not_below_512,
-                           compress_not_below_512, keep_not_below_512, Costs{.refine = 2.3}};
+                           compress_not_below_512, values_between_512, keep_not_below_512,   kRowLoops512,
+                           Costs{.refine = 2.3}};
 
 }  // namespace
 

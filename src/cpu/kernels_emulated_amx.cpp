@@ -4,6 +4,7 @@
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
 #include "cpu/amx_panels.hpp"
 #include "cpu/model_scores.hpp"
+#include "cpu/row_loops_avx512.hpp"
 #include "cpu/threshold_avx512.hpp"
 
 namespace dosa::cpu {
@@ -101,7 +102,9 @@ constexpr Kernels kKernels{Isa::amx,
                            avx512::model_scores,
                            count_not_below_512,
                            compress_not_below_512,
+                           values_between_512,
                            keep_not_below_512,
+                           kRowLoops512,
                            Costs{},
                            32};
 

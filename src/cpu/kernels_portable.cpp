@@ -6,6 +6,7 @@
 #include "cpu/key_sources.hpp"
 #include "cpu/model_scores.hpp"
 #include "cpu/panel_kernels.hpp"
+#include "cpu/row_loops.hpp"
 
 namespace dosa::cpu {
 namespace {
@@ -153,6 +154,16 @@ std::int64_t compress_not_below(const float* values, std::int64_t count, float t
   return found;
 }
 
+std::int64_t values_between(const float* values, std::int64_t count, float low, float high, float* out) {
+  std::int64_t found = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float value = values[i];
+    out[found] = value;
+    found += !(value < low) && value < high ? 1 : 0;
+  }
+  return found;
+}
+
 std::int64_t keep_not_below(const Candidates& from, std::int64_t count, float floor, std::int32_t base,
                             const Candidates& to) {
   std::int64_t found = 0;
@@ -164,6 +175,33 @@ std::int64_t keep_not_below(const Candidates& from, std::int64_t count, float fl
   }
   return found;
 }
+
+bool read_head(const std::uint8_t* codes, int head_dim, float* values, double* absolute, double* square) {
+  bool nan = false;
+  double sum = 0, squares = 0;
+  for (int d = 0; d < head_dim; ++d) {
+    values[d] = kDecoded.value[codes[d]] * kRowFactor;
+    nan |= (codes[d] & 0x7fU) == 0x7fU;
+  }
+  for (int d = 0; d < head_dim; ++d) {
+    const auto value = static_cast<double>(values[d]);
+    sum += value < 0 ? -value : value;
+    squares += value * value;
+  }
+  *absolute = sum;
+  *square = squares;
+  return nan;
+}
+
+double exact_dot(const float* a, const float* b, int dim) {
+  double part[4] = {};
+  for (int d = 0; d < dim; d += 4) {
+    for (int l = 0; l < 4; ++l) part[l] += static_cast<double>(a[d + l]) * static_cast<double>(b[d + l]);
+  }
+  return (part[0] + part[1]) + (part[2] + part[3]);
+}
+
+using Loops = SampleLoops<Lanes128>;
 
 constexpr Kernels kKernels{Isa::portable,
                            Table::keys,
@@ -182,7 +220,9 @@ constexpr Kernels kKernels{Isa::portable,
                            portable::model_scores,
                            count_not_below,
                            compress_not_below,
-                           keep_not_below};
+                           values_between,
+                           keep_not_below,
+                           {read_head, exact_dot, Loops::add_relu, Loops::add, Loops::weighted_sum, Loops::survivors}};
 
 }  // namespace
 

@@ -61,7 +61,7 @@ ThreadMemory cut_thread(Arena& arena, const Layout& layout) {
   thread.screen_upper = arena.take<float>(std::int64_t{kScreenRows} * kernels.panel_keys);
   thread.sample_allowances = arena.take<float>(keys);
   thread.sample_scores = arena.take<float>(keys);
-  thread.predicted = arena.take<SampledScore>(keys + layout.keys / kPredictionStride);
+  thread.predicted = arena.take<float>(keys + layout.keys / kPredictionStride + 16);
   return thread;
 }
 

@@ -10,7 +10,6 @@
 #include "cpu/kernels.hpp"
 #include "dosa/plan.hpp"
 #include "select/kth_largest.hpp"
-#include "select/predicted_threshold.hpp"
 
 namespace dosa::cpu {
 
@@ -78,7 +77,7 @@ struct ThreadMemory {
   float* screen_upper;       ///< [kScreenRows][panel_keys]
   float* sample_allowances;  ///< [kSampleKeys]: what separates bounds from sums in the dense form
   float* sample_scores;      ///< [kSampleKeys]
-  SampledScore* predicted;   ///< kSampleKeys + keys / kPredictionStride
+  float* predicted;          ///< kSampleKeys + keys / kPredictionStride, and 16 more
 };
 
 /// Limits threads and rows in flight so that the workspace stays under 64 MiB + 32 bytes a key + (4 KiB + 32 K bytes) a

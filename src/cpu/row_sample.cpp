@@ -1,6 +1,7 @@
 #include "cpu/row_sample.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -15,13 +16,15 @@ std::span<const std::int32_t> visible_seeds(const TileContext& tile, const RowWo
 
 void random_keys(const Window& window, std::int64_t count, std::uint64_t hash, std::int32_t* keys) {
   const std::int64_t n = window.size();
+  std::int64_t first = 0;
   for (std::int64_t j = 0; j < count; ++j) {
     hash ^= hash << 13U;
     hash ^= hash >> 7U;
     hash ^= hash << 17U;
-    const std::int64_t first = j * n / count, last = (j + 1) * n / count;
+    const std::int64_t last = (j + 1) * n / count;
     const auto width = static_cast<std::uint64_t>(std::max<std::int64_t>(1, last - first));
-    keys[j] = static_cast<std::int32_t>(window.first + first + static_cast<std::int64_t>(hash % width));
+    keys[j] = static_cast<std::int32_t>(window.first + first + static_cast<std::int64_t>((hash >> 32U) * width >> 32U));
+    first = last;
   }
 }
 
@@ -75,8 +78,22 @@ certificate::Sample take_sample(const TileContext& tile, ThreadMemory& thread, R
   return sample;
 }
 
+namespace {
+
+/// Scores of the keys (ascending) that are seeds become -inf.
+void leave_out(std::span<const std::int32_t> seeds, std::span<const std::int32_t> keys, float* scores) {
+  auto seed = seeds.begin();
+  for (std::size_t j = 0; j < keys.size(); ++j) {
+    while (seed != seeds.end() && *seed < keys[j]) ++seed;
+    if (seed != seeds.end() && *seed == keys[j]) scores[j] = -std::numeric_limits<float>::infinity();
+  }
+}
+
+}  // namespace
+
 float predict_threshold(const TileContext& tile, ThreadMemory& thread, RowWork& work,
                         const certificate::Sample& sample) {
+  const Kernels& kernels = *tile.layout->kernels;
   // Lower bounds, as the threshold will be one: where scores cancel they lie far below. The sums here have another
   // order than the kernel's, and all keys of a plateau one bound: what the two may differ by must not put the floor
   // above it.
@@ -86,13 +103,9 @@ float predict_threshold(const TileContext& tile, ThreadMemory& thread, RowWork& 
   std::fill(scores, scores + sample.keys, 0.0F);
   for (int h = 0; h < tile.layout->heads; ++h) {
     const float weight = work.row.score.weights[h * work.row.score.weight_stride];
-    const float loss = std::fabs(weight) * rounding;
     const float* const dots = sample.dots + std::int64_t{h} * sample.stride;
-    for (int s = 0; s < sample.keys; ++s) {
-      const float active = dots[s] > 0 ? dots[s] : 0;
-      scores[s] += weight * active;
-      lost[s] += loss * active;
-    }
+    kernels.loops.add_relu(scores, dots, weight, sample.keys);
+    kernels.loops.add_relu(lost, dots, std::fabs(weight) * rounding, sample.keys);
   }
   for (int s = 0; s < sample.keys; ++s) {
     const float bound = sample.scale[s] * (scores[s] - lost[s]);
@@ -112,17 +125,23 @@ float predict_threshold(const TileContext& tile, ThreadMemory& thread, RowWork& 
   const double outside = static_cast<double>(n) - (likely == 0 ? 0.0 : static_cast<double>(seeds.size()));
   const auto random = static_cast<double>(sample.keys - likely + more);
   const auto weight = static_cast<float>(outside / random);
-  std::int64_t count = 0;
-  const auto add = [&](float score, float stands_for) {
-    if (std::isfinite(score)) thread.predicted[count++] = {score, stands_for};
+  if (likely > 0) {
+    leave_out(seeds, {thread.sample_keys + likely, static_cast<std::size_t>(sample.keys - likely)}, scores + likely);
+    leave_out(seeds, {more_keys, static_cast<std::size_t>(more)}, work.memory.lower);
+  }
+  float* end = thread.predicted;
+  const auto add_finite = [&](const float* from, std::int64_t count) {
+    end += kernels.values_between(from, count, std::numeric_limits<float>::lowest(),
+                                  std::numeric_limits<float>::infinity(), end);
   };
-  const auto add_random = [&](float score, std::int32_t key) {
-    if (likely == 0 || !std::binary_search(seeds.begin(), seeds.end(), key)) add(score, weight);
-  };
-  for (int s = 0; s < likely; ++s) add(scores[s], static_cast<float>(seeds.size()) / static_cast<float>(likely));
-  for (int s = likely; s < sample.keys; ++s) add_random(scores[s], thread.sample_keys[s]);
-  for (std::int64_t s = 0; s < more; ++s) add_random(work.memory.lower[s], more_keys[s]);
-  return predicted_threshold({thread.predicted, static_cast<std::size_t>(count)}, static_cast<double>(work.slots));
+  add_finite(scores, likely);
+  float* const first_random = end;
+  add_finite(scores + likely, sample.keys - likely);
+  add_finite(work.memory.lower, more);
+  const float seed_weight = likely == 0 ? 0 : static_cast<float>(seeds.size()) / static_cast<float>(likely);
+  const std::array<Stratum, 2> strata{Stratum{{thread.predicted, first_random}, seed_weight},
+                                      Stratum{{first_random, end}, weight}};
+  return predicted_threshold(kernels, strata, static_cast<double>(work.slots));
 }
 
 void refine(const TileContext& tile, ThreadMemory& thread, RowWork& work, const std::int32_t* keys, std::int64_t count,

@@ -97,6 +97,7 @@ class Worker {
   RowWork& work_;
   float* upper_;
   float* lower_;
+  const certificate::Measured* measured_ = nullptr;  ///< in the thread's memory, while the row is prepared
   bool model_row_ready_ = false;
 };
 
@@ -109,10 +110,13 @@ certificate::RowInput Worker::row_input() const {
   input.ablation = options_.ablation;
   input.retained_heads = options_.retained_heads;
   input.refine_cost = kernels_.costs.refine;
+  input.loops = &kernels_.loops;
+  input.measured = measured_;
   return input;
 }
 
 bool Worker::make_dense() {
+  measured_ = certificate::measure(row_input(), {thread_.certificate, thread_.certificate_bytes});
   FormSpec spec;
   if (!certificate::dense_form(row_input(), thread_.rows, thread_.coef, spec)) return false;
   work_.dense = kernels_.make_form(spec, options_.model, work_.memory.dense_form);

@@ -19,7 +19,7 @@ inline __mmask16 not_below(const float* values, std::int64_t left, __m512 thresh
 inline std::int64_t count_not_below_512(const float* values, std::int64_t count, float threshold) {
   const __m512 t = _mm512_set1_ps(threshold);
   const __m512i one = _mm512_set1_epi32(1);
-  constexpr std::int64_t most = std::int64_t{1} << 34;  // a lane counts a 64th of the values in 32 bits
+  constexpr std::int64_t most = std::int64_t{1} << 30;  // what one register of sums counts in 32 bits
   std::int64_t found = 0, i = 0;
   while (count - i >= 64) {
     const std::int64_t left = count - i;
@@ -32,12 +32,29 @@ inline std::int64_t count_not_below_512(const float* values, std::int64_t count,
         counts[v] = _mm512_mask_add_epi32(counts[v], mask, counts[v], one);
       }
     }
-    alignas(64) std::uint32_t lanes[64];
-    for (int v = 0; v < 4; ++v) _mm512_store_si512(lanes + 16 * v, counts[v]);
-    for (const std::uint32_t lane : lanes) found += lane;
+    found += _mm512_reduce_add_epi32(
+        _mm512_add_epi32(_mm512_add_epi32(counts[0], counts[1]), _mm512_add_epi32(counts[2], counts[3])));
   }
   for (; i < count; i += 16) {
     found += __builtin_popcount(static_cast<unsigned>(not_below(values + i, count - i, t)));
+  }
+  return found;
+}
+
+/// Which of up to 16 values lie in [low, high).
+inline __mmask16 between(const float* values, std::int64_t left, __m512 low, __m512 high) {
+  const __mmask16 from_low = not_below(values, left, low);
+  return _mm512_mask_cmp_ps_mask(from_low, _mm512_maskz_loadu_ps(from_low, values), high, _CMP_LT_OQ);
+}
+
+inline std::int64_t values_between_512(const float* values, std::int64_t count, float low, float high, float* out) {
+  const __m512 l = _mm512_set1_ps(low), h = _mm512_set1_ps(high);
+  std::int64_t found = 0;
+  for (std::int64_t i = 0; i < count; i += 16) {
+    const __mmask16 mask = between(values + i, count - i, l, h);
+    const __m512 passed = _mm512_maskz_compress_ps(mask, _mm512_maskz_loadu_ps(mask, values + i));
+    _mm512_storeu_ps(out + found, passed);
+    found += __builtin_popcount(static_cast<unsigned>(mask));
   }
   return found;
 }

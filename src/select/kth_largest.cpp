@@ -1,25 +1,34 @@
 #include "select/kth_largest.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
+
+#include "select/float_order.hpp"
 
 namespace dosa {
 namespace {
 
-// A pass over the values costs less than partitioning a few hundred of them.
+// Copying more than these would cost more than another pass over all of them.
 constexpr std::int64_t kFewValues = KthScratch::kValues;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Position of a float in the order of the reals: bisecting it halves the number of floats left, whatever their spacing.
-std::int32_t ordinal(float value) noexcept {
-  const auto bits = std::bit_cast<std::int32_t>(value);
-  return bits >= 0 ? bits : std::numeric_limits<std::int32_t>::min() - bits;
-}
-
-float at_ordinal(std::int32_t position) noexcept {
-  return std::bit_cast<float>(position >= 0 ? position : std::numeric_limits<std::int32_t>::min() - position);
+/// The k-th largest of a few finite values, which it reorders. Partitioning by a table's functions takes a few passes
+/// over registers; std::nth_element branches on every value.
+float kth_of_few(const cpu::Kernels& kernels, float* values, std::int64_t count, std::int64_t k) noexcept {
+  for (;;) {
+    const float pivot = values[count / 2];
+    const float next = at_ordinal(ordinal(pivot) + 1);
+    const std::int64_t above = kernels.count_not_below(values, count, next);
+    if (k <= above) {
+      count = kernels.values_between(values, count, next, kInfinity, values);
+      continue;
+    }
+    const std::int64_t below = count - kernels.count_not_below(values, count, pivot);
+    if (k <= count - below) return pivot;
+    k -= count - below;
+    count = kernels.values_between(values, count, -kInfinity, pivot, values);
+  }
 }
 
 }  // namespace
@@ -48,18 +57,20 @@ float kth_largest(const cpu::Kernels& kernels, std::span<const float> values, st
     }
   };
 
-  // A sorted sample brackets the answer in two passes for almost every distribution; the bisection below needs no luck.
+  // A sample brackets the answer in two passes for almost every distribution; the bisection below needs no luck.
   constexpr std::int64_t kSample = 128;
   if (count > kFewValues) {
+    float sample[kSample + 16];
     for (std::int64_t s = 0; s < kSample; ++s)
-      scratch.values[s] = values[static_cast<std::size_t>((2 * s + 1) * count / (2 * kSample))];
-    std::sort(scratch.values, scratch.values + kSample, std::greater<>());
-    const double expected = static_cast<double>(k) / static_cast<double>(count) * kSample;
+      sample[s] = values[static_cast<std::size_t>((2 * s + 1) * count / (2 * kSample))];
+    const std::int64_t finite = kernels.values_between(sample, kSample, std::nextafter(-kInfinity, 0.0F), high, sample);
+    const double expected = static_cast<double>(k - from_high) / static_cast<double>(count) * kSample;
     const double margin = 2.5 * std::sqrt(expected) + 1;
     const auto try_bracket = [&](double position) {
-      const auto s = static_cast<std::int64_t>(position);
-      if (s < 0 || s >= kSample) return;
-      const float value = scratch.values[s];
+      const auto rank = static_cast<std::int64_t>(position) + 1;
+      if (position < 0 || rank > finite) return;
+      std::copy(sample, sample + finite, scratch.values);
+      const float value = kth_of_few(kernels, scratch.values, finite, rank);
       if (!(value > low) || !(value < high)) return;
       narrow(value);
     };
@@ -67,24 +78,13 @@ float kth_largest(const cpu::Kernels& kernels, std::span<const float> values, st
     try_bracket(expected - margin);
   }
   while (from_low - from_high > kFewValues) {
-    const std::int64_t middle = (std::int64_t{ordinal(low)} + ordinal(high)) / 2;
-    const float value = at_ordinal(static_cast<std::int32_t>(middle));
+    const float value = halfway(low, high);
     if (!(value > low) || !(value < high)) return low;  // neighbours: nothing lies between them
     narrow(value);
   }
 
-  std::int64_t kept = 0;
-  for (std::int64_t first = 0; first < count; first += KthScratch::kBlock) {
-    const std::int64_t block = std::min(KthScratch::kBlock, count - first);
-    const std::int64_t found = kernels.compress_not_below(values.data() + first, block, low, 0, scratch.positions);
-    for (std::int64_t j = 0; j < found; ++j) {
-      const float value = values[static_cast<std::size_t>(first + scratch.positions[j])];
-      if (value < high) scratch.values[kept++] = value;
-    }
-  }
-  const std::int64_t rank = k - from_high - 1;
-  std::nth_element(scratch.values, scratch.values + rank, scratch.values + kept, std::greater<>());
-  return scratch.values[rank];
+  const std::int64_t kept = kernels.values_between(values.data(), count, low, high, scratch.values);
+  return kth_of_few(kernels, scratch.values, kept, k - from_high);
 }
 
 }  // namespace dosa

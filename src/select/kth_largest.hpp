@@ -8,12 +8,10 @@
 
 namespace dosa {
 
-/// Scratch of one call: values inside the last bracket, and a block of positions.
+/// Scratch of one call: values inside the last bracket.
 struct KthScratch {
-  static constexpr std::int64_t kValues = 256;
-  static constexpr std::int64_t kBlock = 2048;
-  float values[kValues];
-  std::int32_t positions[kBlock + 16];
+  static constexpr std::int64_t kValues = 1024;
+  float values[kValues + 16];
 };
 
 /// The k-th largest of values[0..count), 1 <= k <= count; no value is NaN. -0 equals +0, so either may be returned for

@@ -1,8 +1,9 @@
 #include "select/predicted_threshold.hpp"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
+
+#include "select/float_order.hpp"
 
 namespace dosa {
 namespace {
@@ -13,19 +14,26 @@ constexpr double kDeviations = 3;
 
 }  // namespace
 
-float predicted_threshold(std::span<SampledScore> sample, double wanted) noexcept {
-  const auto smaller = [](const SampledScore& a, const SampledScore& b) { return a.score < b.score; };
-  std::make_heap(sample.begin(), sample.end(), smaller);
-  double count = 0, variance = 0;  // of a sum of Poisson counts, each in units of its weight
-  for (auto last = sample.end(); last != sample.begin(); --last) {
-    std::pop_heap(sample.begin(), last, smaller);
-    const SampledScore& next = *(last - 1);
-    const double weight = static_cast<double>(next.weight);
-    count += weight;
-    variance += weight * weight;
-    if (count - kDeviations * std::sqrt(variance) >= wanted) return next.score;
+float predicted_threshold(const cpu::Kernels& kernels, std::span<const Stratum> sample, double wanted) noexcept {
+  const auto sure = [&](float threshold) {
+    double count = 0, variance = 0;  // of a sum of Poisson counts, each in units of its weight
+    for (const Stratum& stratum : sample) {
+      const auto found = static_cast<double>(
+          kernels.count_not_below(stratum.scores.data(), static_cast<std::int64_t>(stratum.scores.size()), threshold));
+      const auto weight = static_cast<double>(stratum.weight);
+      count += weight * found;
+      variance += weight * weight * found;
+    }
+    return count - kDeviations * std::sqrt(variance) >= wanted;
+  };
+  // Invariant: sure of low, not of high.
+  float low = std::numeric_limits<float>::lowest(), high = std::numeric_limits<float>::infinity();
+  if (!sure(low)) return -high;
+  for (;;) {
+    const float middle = halfway(low, high);
+    if (!(middle > low) || !(middle < high)) return low;  // neighbours: a score is there, or both counts were one
+    (sure(middle) ? low : high) = middle;
   }
-  return -std::numeric_limits<float>::infinity();
 }
 
 }  // namespace dosa

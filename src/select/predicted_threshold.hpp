@@ -4,15 +4,18 @@
 
 #include <span>
 
+#include "cpu/kernels.hpp"
+
 namespace dosa {
 
-struct SampledScore {
-  float score;   ///< about the key's score; not NaN
-  float weight;  ///< keys that it stands for
+struct Stratum {
+  std::span<const float> scores;  ///< about the keys' scores; finite
+  float weight;                   ///< keys that each stands for
 };
 
-/// The largest score that, as the sample has it, at least `wanted` keys reach, with room for the sample's noise; -inf
-/// where the sample is too small to say. Reorders the sample.
-[[nodiscard]] float predicted_threshold(std::span<SampledScore> sample, double wanted) noexcept;
+/// A sampled score that, as the sample has it, at least `wanted` keys reach, with room for the sample's noise, while
+/// fewer are sure to exceed it; -inf where the sample is too small to say.
+[[nodiscard]] float predicted_threshold(const cpu::Kernels& kernels, std::span<const Stratum> sample,
+                                        double wanted) noexcept;
 
 }  // namespace dosa

@@ -19,7 +19,7 @@ struct DecodedRow {
   std::vector<float> values;
 
   explicit DecodedRow(Case from) : c(std::move(from)), values(static_cast<std::size_t>(c.heads * c.dim)) {
-    certificate::read_row(c.row(), c.model, values.data(), facts);
+    certificate::read_row(c.row(), c.model, cpu::portable_kernels()->loops, values.data(), facts);
   }
   [[nodiscard]] Real q(int h, int d) const { return Real(values[static_cast<std::size_t>(h * c.dim + d)]); }
   [[nodiscard]] Real dot(int a, int b, int dims) const {
@@ -99,7 +99,7 @@ TEST(CertificateProjection, RadiusAndMeanCoverTheRealOnes) {
     }
     for (const unsigned bits : {1U | 64U, 3U | 64U, 1U, 3U, 0U, 2U | 64U}) {
       const Ablation ablation = ablation_of(bits | 4U);
-      Gram gram(row.facts, row.values.data(), order.data(), c.heads, cache.data());
+      Gram gram(row.facts, row.values.data(), order.data(), c.heads, cpu::portable_kernels()->loops, cache.data());
       const Projection p =
           certificate::project(row.facts, order.data(), retained, gram, mean_dot.data(), mean_error.data(), ablation);
       // beta from an independent choice of anchors; the folds must contain it.

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -802,6 +803,112 @@ TEST_P(KernelsTest, ThresholdsKeepWhatIsNotBelow) {
       EXPECT_TRUE(out.intact());
       EXPECT_EQ(std::vector<std::int32_t>(indices, indices + want.size()), want);
     }
+  }
+}
+
+TEST_P(KernelsTest, ValuesBetweenAreCopiedInOrder) {
+  Random random(13);
+  const float special[] = {0.0F, -0.0F, kNan, kInfinity, -kInfinity, 1.0F, std::nextafter(1.0F, 0.0F), -1.0F};
+  for (int count = 0; count < 80; ++count) {
+    std::vector<float> values(static_cast<std::size_t>(count));
+    for (float& v : values) v = special[random() % 8];
+    for (const float low : special) {
+      for (const float high : special) {
+        std::vector<float> want;
+        for (const float v : values) {
+          if (!(v < low) && v < high) want.push_back(v);
+        }
+        Buffer apart(sizeof(float) * static_cast<std::size_t>(count + 16)), in_place(apart.size);
+        std::memcpy(in_place.data, values.data(), values.size() * sizeof(float));
+        const auto check = [&](const float* from, Buffer& to) {
+          auto* const out = reinterpret_cast<float*>(to.data);
+          ASSERT_EQ(kernels.values_between(from, count, low, high, out), static_cast<std::int64_t>(want.size()));
+          EXPECT_TRUE(to.intact());
+          EXPECT_TRUE(want.empty() || std::memcmp(out, want.data(), want.size() * sizeof(float)) == 0);
+        };
+        check(values.data(), apart);
+        check(reinterpret_cast<const float*>(in_place.data), in_place);
+      }
+    }
+  }
+}
+
+/// Values, sums and dot products of heads are exact, any code, any dimension, any alignment.
+TEST_P(KernelsTest, HeadsAreReadExactly) {
+  Random random(14);
+  for (int dim = 32; dim <= 256; dim += 32) {
+    for (int round = 0; round < 12; ++round) {
+      std::vector<std::uint8_t> codes(static_cast<std::size_t>(2 * dim + 1));
+      for (std::uint8_t& code : codes) code = round == 0 ? 0xfe : random_code(random, round % 3 == 1);
+      std::vector<float> head[2] = {std::vector<float>(static_cast<std::size_t>(dim)), {}};
+      head[1] = head[0];
+      for (int h = 0; h < 2; ++h) {
+        const std::uint8_t* const from = codes.data() + 1 + h * dim;
+        double absolute = 0, square = 0, want_absolute = 0, want_square = 0;
+        EXPECT_FALSE(kernels.loops.read_head(from, dim, head[h].data(), &absolute, &square));
+        for (int d = 0; d < dim; ++d) {
+          ASSERT_EQ(static_cast<double>(head[h][static_cast<std::size_t>(d)]), value(from[d]));
+          want_absolute += std::fabs(value(from[d]));
+          want_square += value(from[d]) * value(from[d]);
+        }
+        EXPECT_EQ(absolute, want_absolute);
+        EXPECT_EQ(square, want_square);
+      }
+      double want = 0;
+      for (int d = 0; d < dim; ++d)
+        want += value(codes[1 + static_cast<std::size_t>(d)]) * value(codes[static_cast<std::size_t>(1 + dim + d)]);
+      EXPECT_EQ(kernels.loops.exact_dot(head[0].data(), head[1].data(), dim), want);
+      codes[1 + random() % static_cast<unsigned>(dim)] = round % 2 == 0 ? 0x7f : 0xff;
+      double unused[2];
+      EXPECT_TRUE(kernels.loops.read_head(codes.data() + 1, dim, head[0].data(), &unused[0], &unused[1]));
+    }
+  }
+}
+
+/// Small integers, which F32 adds exactly in any order; every count up to 70.
+TEST_P(KernelsTest, SampleLoopsAddAndWeigh) {
+  Random random(15);
+  const auto draw = [&](int count) {
+    std::vector<float> values(static_cast<std::size_t>(count));
+    for (float& v : values) v = static_cast<float>(random() % 33) - 16;
+    return values;
+  };
+  for (int count = 0; count <= 70; ++count) {
+    const std::vector<float> dots = draw(count), start = draw(count);
+    std::vector<float> relu = start, plain = start;
+    kernels.loops.add_relu(relu.data(), dots.data(), -3, count);
+    kernels.loops.add(plain.data(), dots.data(), -3, count);
+    float weighted = 0;
+    for (std::size_t s = 0; s < dots.size(); ++s) {
+      EXPECT_EQ(relu[s], start[s] - 3 * std::max(dots[s], 0.0F));
+      EXPECT_EQ(plain[s], start[s] - 3 * dots[s]);
+      weighted += dots[s] * start[s];
+    }
+    EXPECT_EQ(kernels.loops.weighted_sum(dots.data(), start.data(), count), weighted);
+  }
+}
+
+/// A key counts by where its bound lies in the band about its threshold; ties and keys without a bound count in full.
+TEST_P(KernelsTest, SurvivorsCountByTheirPlaceInTheBand) {
+  Random random(16);
+  struct Case {
+    float bound, aggregate, threshold, inverse, want;
+  };
+  const Case cases[] = {{1, 0, 5, 0.125F, 0},      {5, 0, 5, 0.125F, 1},  // a tie
+                        {7, 1, 5, 0.125F, 0.625F}, {4, 0, 5, 0.125F, 0.375F}, {99, 1, 5, 0.125F, 1},
+                        {kNan, 0, 5, 1, 1},        {0, 0, -kInfinity, 1, 1},  {0, 0, kInfinity, 1, 0}};
+  for (int count = 0; count <= 70; ++count) {
+    std::vector<float> bound, aggregate, threshold, inverse;
+    float want = 0;
+    for (int s = 0; s < count; ++s) {
+      const Case& next = cases[random() % 8];
+      bound.push_back(next.bound);
+      aggregate.push_back(next.aggregate);
+      threshold.push_back(next.threshold);
+      inverse.push_back(next.inverse);
+      want += next.want;
+    }
+    EXPECT_EQ(kernels.loops.survivors({bound.data(), threshold.data(), inverse.data()}, aggregate.data(), count), want);
   }
 }
 
