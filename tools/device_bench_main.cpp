@@ -1,6 +1,6 @@
 // Times complete calls of the CUDA backend on one GPU, and writes what was measured as JSON.
 // Usage: device_bench [--json FILE] [--seconds S] [--commit TEXT] [--keys N] [--heads H] [--rows Q] [--few] [--short]
-// [CASE...]; cases: prefill, few, hard, check (rows of what is timed against the CPU).
+// [CASE...]; cases: prefill, few, hard, pairs, check (rows of what is timed against the CPU).
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "cuda/layout.hpp"
+#include "cuda/refine.hpp"
 #include "cuda/staging.hpp"
 #include "device_support.hpp"
 #include "workloads/random.hpp"
@@ -153,15 +154,9 @@ struct Outputs {
   Selection selection;
 };
 
-/// Complete calls back to back, each timed by events, for `seconds`.
-void time_call(const std::string& what, const Problem& host, std::int64_t top_k, double seconds) {
-  cuda::Staging staging({DeviceKind::cuda, 0});
-  const Problem problem = staging.upload(host);
-  const std::int64_t rows = problem.q.shape[0];
-  const Plan decided = plan(shape_of(problem), options_of(top_k));
-  const Outputs outputs(staging, rows, top_k);
-  const std::size_t bytes = decided.workspace_bytes();
-  void* const workspace = staging.allocate(bytes);
+/// Calls back to back on one stream, each timed by events, for `seconds`.
+template <class Queue>
+std::vector<double> times_of(double seconds, Queue&& queue) {
   cudaStream_t stream = nullptr;
   cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   std::vector<double> times;
@@ -171,7 +166,7 @@ void time_call(const std::string& what, const Problem& host, std::int64_t top_k,
   // Two calls in flight, so that the card never waits for the host.
   cuda::check(cudaEventRecord(events[0], stream), "event");
   for (int i = 0; sum < seconds * 1e3 && i < 2000; ++i) {
-    run_on_stream(decided, problem, outputs.selection, workspace, bytes, stream);
+    queue(stream);
     cuda::check(cudaEventRecord(events[static_cast<std::size_t>(i + 1) % 3], stream), "event");
     if (i == 0) continue;
     const auto end = static_cast<std::size_t>(i) % 3, begin = static_cast<std::size_t>(i - 1) % 3;
@@ -182,11 +177,75 @@ void time_call(const std::string& what, const Problem& host, std::int64_t top_k,
     sum += elapsed;
   }
   cuda::check(cudaStreamSynchronize(stream), "run");
+  for (cudaEvent_t event : events) cudaEventDestroy(event);
+  cudaStreamDestroy(stream);
+  return times;
+}
+
+void time_call(const std::string& what, const Problem& host, std::int64_t top_k, double seconds) {
+  cuda::Staging staging({DeviceKind::cuda, 0});
+  const Problem problem = staging.upload(host);
+  const std::int64_t rows = problem.q.shape[0];
+  const Plan decided = plan(shape_of(problem), options_of(top_k));
+  const Outputs outputs(staging, rows, top_k);
+  const std::size_t bytes = decided.workspace_bytes();
+  void* const workspace = staging.allocate(bytes);
+  const std::vector<double> times = times_of(seconds, [&](cudaStream_t stream) {
+    run_on_stream(decided, problem, outputs.selection, workspace, bytes, stream);
+  });
   Record record{what, problem.q.shape[1], shape_of(problem).keys, rows, top_k, 0, 0, 0, 0, bytes, {}};
   record.counters = counters_of(workspace);
   report(record, times);
-  for (cudaEvent_t event : events) cudaEventDestroy(event);
-  cudaStreamDestroy(stream);
+}
+
+/// Sparse pairs: masks drawn bit by bit, independent between rows (no two rows share their keys: the worst case for the
+/// caches), at shares of 2^-7, 2^-6, 2^-5 and 2^-4. TFLOP/s count every pair of the problem, scored or not.
+void time_pairs(const Data& data, std::int64_t top_k, double seconds) {
+  cuda::Staging staging({DeviceKind::cuda, 0});
+  const Problem problem = staging.upload(data.problem);
+  const Shape shape = shape_of(problem);
+  const Plan decided = plan(shape, options_of(top_k));
+  const Outputs outputs(staging, shape.rows, top_k);
+  const std::size_t bytes = cuda::refine_workspace_bytes(decided);
+  void* const workspace = staging.allocate(bytes);
+  const std::int64_t row_words = cuda::mask_words(shape.keys);
+  std::vector<std::uint32_t> mask(static_cast<std::size_t>(shape.rows * row_words));
+  auto* const words = static_cast<std::uint32_t*>(staging.allocate(mask.size() * 4));
+  for (const int halvings : {7, 6, 5, 4}) {
+    const unsigned threads = std::max(std::thread::hardware_concurrency(), 1U);
+    std::vector<std::thread> pool;
+    for (unsigned w = 0; w < threads; ++w)
+      pool.emplace_back([&, w] {
+        Random random(77 + w);
+        const std::size_t pairs = mask.size() / 2;  // of words: a row has a multiple of 4
+        for (std::size_t i = pairs * w / threads; i < pairs * (w + 1) / threads; ++i) {
+          std::uint64_t bits = random.bits();
+          for (int h = 1; h < halvings; ++h) bits &= random.bits();
+          mask[2 * i] = static_cast<std::uint32_t>(bits);
+          mask[2 * i + 1] = static_cast<std::uint32_t>(bits >> 32U);
+        }
+      });
+    for (std::thread& worker : pool) worker.join();
+    cuda::check(cudaMemcpy(words, mask.data(), mask.size() * 4, cudaMemcpyHostToDevice), "mask");
+    const std::vector<double> times = times_of(seconds, [&](cudaStream_t stream) {
+      cuda::refine_on_stream(decided, problem, {words, row_words}, outputs.selection, workspace, bytes, stream);
+    });
+    Record record{text::format("pairs, 1 in {}", 1 << halvings),
+                  shape.heads,
+                  shape.keys,
+                  shape.rows,
+                  top_k,
+                  0,
+                  0,
+                  0,
+                  0,
+                  bytes,
+                  {}};
+    record.counters = counters_of(workspace);
+    report(record, times);
+    text::print(stdout, "  {} tiles of up to 64 pairs a row\n",
+                record.counters.stages_plain / static_cast<std::uint64_t>(shape.rows));
+  }
 }
 
 /// Few rows: graphs of 30 calls over three copies of the keys in turn, so that L2 does not serve them.
@@ -350,6 +409,8 @@ int main_timed(int argc, char** argv) {
       if (wanted("check")) check_rows(data, 2048);
       time_few("few", data.problem, 2048, std::min(seconds, 0.5));
     }
+  if (wanted("pairs"))
+    for (const std::int64_t heads : head_counts) time_pairs(make(16384, sizes.back(), heads), 2048, seconds);
   if (wanted("hard")) time_hard(std::min(seconds, 0.3));
   if (!json.empty()) write_json(json, commit);
   return 0;
