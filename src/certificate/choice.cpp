@@ -180,9 +180,10 @@ void SampleModel::measure(int retained, const Projection& rest, double per_norm,
   // The second aggregate serves the keys that the first leaves within two bands of the threshold or above it.
   int hard = 0;
   for (int s = 0; s < random_; ++s) {
-    const bool is_hard = (bound_[s] - first_[s] - threshold_[s]) * inverse_[s] >= -1 && score_[s] < top_;
-    hard_[s] = is_hard ? 1.0F : 0.0F;
-    hard += is_hard ? 1 : 0;
+    const int near = (bound_[s] - first_[s] - threshold_[s]) * inverse_[s] >= -1 ? 1 : 0;
+    const int loser = score_[s] < top_ ? 1 : 0;
+    hard_[s] = static_cast<float>(near & loser);
+    hard += near & loser;
   }
   if (hard < 4) {
     for (int s = 0; s < random_; ++s) hard_[s] = score_[s] < top_ ? 1.0F : 0.0F;

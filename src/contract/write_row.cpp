@@ -19,6 +19,32 @@ void RowWriter::put(std::int64_t key, float score) {
   ++slot_;
 }
 
+void RowWriter::put_all(std::span<const Entry> entries) {
+  if (options_.index_base == IndexBase::slot) {
+    for (const Entry& entry : entries) put(entry.index, entry.score);
+    return;
+  }
+  // Every other base is a distance.
+  const std::int64_t distance =
+      written_index(paged_, options_.index_base, row_.request, row_.first_key, row_.window.first, 0);
+  const std::int64_t stride = selection_.indices.strides[1];
+  std::int32_t* const out = selection_.indices.at(row_.row, slot_);
+  const auto count = static_cast<std::int64_t>(entries.size());
+  const auto index = [&](std::int64_t j) {
+    return static_cast<std::int32_t>(entries[static_cast<std::size_t>(j)].index + distance);
+  };
+  if (stride == 1) {
+    for (std::int64_t j = 0; j < count; ++j) out[j] = index(j);
+  } else {
+    for (std::int64_t j = 0; j < count; ++j) out[j * stride] = index(j);
+  }
+  if (options_.scores) {
+    for (std::int64_t j = 0; j < count; ++j)
+      *selection_.scores.at(row_.row, slot_ + j) = entries[static_cast<std::size_t>(j)].score;
+  }
+  slot_ += count;
+}
+
 void RowWriter::finish() {
   *selection_.lengths.at(row_.row) = static_cast<std::int32_t>(slot_);
   for (; slot_ < options_.top_k; ++slot_) {
@@ -37,11 +63,11 @@ void write_row(const Problem& problem, const Options& options, const Row& row, s
   if (options.order == Order::score) {
     put_forced(row.tail);
     std::sort(entries.begin(), entries.end(), before);
-    for (const Entry& entry : entries) writer.put(entry.index, entry.score);
+    writer.put_all(entries);
   } else {
     const auto by_index = [](const Entry& a, const Entry& b) { return a.index < b.index; };
     if (!std::is_sorted(entries.begin(), entries.end(), by_index)) std::sort(entries.begin(), entries.end(), by_index);
-    for (const Entry& entry : entries) writer.put(entry.index, entry.score);
+    writer.put_all(entries);
     put_forced(row.tail);
   }
   writer.finish();

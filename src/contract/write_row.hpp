@@ -17,6 +17,8 @@ class RowWriter {
 
   /// `key` is local to the view.
   void put(std::int64_t key, float score);
+  /// As put() for each entry.
+  void put_all(std::span<const Entry> entries);
   [[nodiscard]] bool full() const noexcept { return slot_ == options_.top_k; }
   void finish();
 

@@ -166,10 +166,9 @@ struct Kernels {
 
   /// Number of values with !(v < threshold).
   std::int64_t (*count_not_below)(const float* values, std::int64_t count, float threshold);
-  /// Appends base + i for every i with !(values[i] < threshold), ascending; returns how many. `out` has room for count
-  /// + 16.
-  std::int64_t (*compress_not_below)(const float* values, std::int64_t count, float threshold, std::int32_t base,
-                                     std::int32_t* out);
+  /// Appends i for every i with !(values[i] < low) and !(values[i] >= high), ascending; returns how many. A NaN is no
+  /// limit. `out` has room for count + 16.
+  std::int64_t (*positions_between)(const float* values, std::int64_t count, float low, float high, std::int32_t* out);
   /// Copies the values with !(v < low) and v < high to `out`, in order; returns how many. `out` has room for 16 more
   /// and may be `values`.
   std::int64_t (*values_between)(const float* values, std::int64_t count, float low, float high, float* out);

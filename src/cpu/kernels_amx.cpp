@@ -17,7 +17,7 @@ using Table = AmxKernels<Tiles>;
 constexpr Kernels kKernels{Isa::amx, Table::keys, bf16_arithmetic, Table::panel_bytes, Table::form_bytes,
                            Table::make_panel, pack_panel<Bf16Sink>, Table::make_form, Table::upper, Table::bounds,
                            Table::screen, Table::dots, avx512::model_bytes, avx512::model_row, avx512::model_scores,
-                           count_not_below_512, compress_not_below_512, values_between_512, keep_not_below_512,
+                           count_not_below_512, positions_between_512, values_between_512, keep_not_below_512,
                            kRowLoops512,
                            // Products are so cheap here that gathering a survivor costs several of them.
                            Costs{.refine = 5, .key = 0.28},

@@ -196,31 +196,39 @@ struct Compression {
 };
 constexpr Compression kCompression;
 
-std::int64_t compress_not_below(const float* values, std::int64_t count, float threshold, std::int32_t base,
-                                std::int32_t* out) {
+/// The lanes set in a mask, ascending, in front.
+inline __m256i lanes_of(unsigned mask) {
   const __m256i shifts = _mm256_set_epi32(28, 24, 20, 16, 12, 8, 4, 0);
-  std::int64_t found = 0;
-  for (std::int64_t i = 0; i < count; i += 8) {
-    const unsigned mask = not_below(values + i, count - i, threshold);
-    const __m256i nibbles = _mm256_srlv_epi32(_mm256_set1_epi32(static_cast<int>(kCompression.lanes[mask])), shifts);
-    const __m256i index = _mm256_add_epi32(_mm256_and_si256(nibbles, _mm256_set1_epi32(7)),
-                                           _mm256_set1_epi32(base + static_cast<std::int32_t>(i)));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + found), index);
+  const __m256i nibbles = _mm256_srlv_epi32(_mm256_set1_epi32(static_cast<int>(kCompression.lanes[mask])), shifts);
+  return _mm256_and_si256(nibbles, _mm256_set1_epi32(7));
+}
+
+std::int64_t positions_between(const float* values, std::int64_t count, float low, float high, std::int32_t* out) {
+  const __m256 l = _mm256_set1_ps(low), h = _mm256_set1_ps(high);
+  std::int64_t found = 0, i = 0;
+  for (; count - i >= 8; i += 8) {
+    const __m256 v = _mm256_loadu_ps(values + i);
+    const __m256 inside = _mm256_and_ps(_mm256_cmp_ps(v, l, _CMP_NLT_UQ), _mm256_cmp_ps(v, h, _CMP_NGE_UQ));
+    const auto mask = static_cast<unsigned>(_mm256_movemask_ps(inside));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + found),
+                        _mm256_add_epi32(lanes_of(mask), _mm256_set1_epi32(static_cast<std::int32_t>(i))));
     found += __builtin_popcount(mask);
+  }
+  for (; i < count; ++i) {
+    out[found] = static_cast<std::int32_t>(i);
+    found += values[i] < low || values[i] >= high ? 0 : 1;
   }
   return found;
 }
 
 std::int64_t values_between(const float* values, std::int64_t count, float low, float high, float* out) {
-  const __m256i shifts = _mm256_set_epi32(28, 24, 20, 16, 12, 8, 4, 0);
   const __m256 l = _mm256_set1_ps(low), h = _mm256_set1_ps(high);
   std::int64_t found = 0, i = 0;
   for (; count - i >= 8; i += 8) {
     const __m256 v = _mm256_loadu_ps(values + i);
     const __m256 inside = _mm256_and_ps(_mm256_cmp_ps(v, l, _CMP_NLT_UQ), _mm256_cmp_ps(v, h, _CMP_LT_OQ));
     const auto mask = static_cast<unsigned>(_mm256_movemask_ps(inside));
-    const __m256i lanes = _mm256_srlv_epi32(_mm256_set1_epi32(static_cast<int>(kCompression.lanes[mask])), shifts);
-    _mm256_storeu_ps(out + found, _mm256_permutevar8x32_ps(v, lanes));  // reads three bits of a lane's number
+    _mm256_storeu_ps(out + found, _mm256_permutevar8x32_ps(v, lanes_of(mask)));
     found += __builtin_popcount(mask);
   }
   for (; i < count; ++i) {
@@ -300,7 +308,7 @@ constexpr Kernels kKernels{Isa::avx2,
                            avx2::model_row,
                            avx2::model_scores,
                            count_not_below,
-                           compress_not_below,
+                           positions_between,
                            values_between,
                            keep_not_below,
                            {read_head, exact_dot, Loops::add_relu, Loops::add, Loops::weighted_sum, Loops::survivors}};

@@ -15,9 +15,11 @@ namespace {
 /// A step takes the dimensions (d, d + 16) of a chunk of 32: the pairs that packing finds in two registers.
 struct LanesBf16 : Lanes512 {
   static int steps(int head_dim) { return head_dim / 2; }
-  static float row_element(const float* row, int step) {
-    const int d = step / 16 * 32 + step % 16;
-    return __builtin_bit_cast(float, bf16_bits(row[d] * kRowFactor) | bf16_bits(row[d + 16] * kRowFactor) << 16U);
+  static void row_elements(const float* row, int head_dim, float* out) {
+    const __m512 factor = _mm512_set1_ps(kRowFactor);
+    const auto stored = [&](const float* from) { return bf16_of(_mm512_mul_ps(_mm512_loadu_ps(from), factor)); };
+    for (int d = 0; d < head_dim; d += 32, out += 16)
+      _mm512_storeu_si512(out, pairs_of(stored(row + d), stored(row + d + 16)));
   }
   static Vector accumulate(Vector row, Vector key, Vector sum) {
     return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(row), reinterpret_cast<__m512bh>(key));
@@ -34,11 +36,11 @@ struct PairSink {
 
 using Table = PanelKernels<LanesBf16>;
 
-constexpr Kernels kKernels{Isa::avx512bf16,        Table::keys,        bf16_arithmetic,      Table::panel_bytes,
-                           Table::form_bytes,      Table::make_panel,  pack_panel<PairSink>, Table::make_form,
-                           Table::upper,           Table::bounds,      Table::screen,        Table::dots,
-                           avx512::model_bytes,    avx512::model_row,  avx512::model_scores, count_not_below_512,
-                           compress_not_below_512, values_between_512, keep_not_below_512,   kRowLoops512,
+constexpr Kernels kKernels{Isa::avx512bf16,       Table::keys,        bf16_arithmetic,      Table::panel_bytes,
+                           Table::form_bytes,     Table::make_panel,  pack_panel<PairSink>, Table::make_form,
+                           Table::upper,          Table::bounds,      Table::screen,        Table::dots,
+                           avx512::model_bytes,   avx512::model_row,  avx512::model_scores, count_not_below_512,
+                           positions_between_512, values_between_512, keep_not_below_512,   kRowLoops512,
                            Costs{.refine = 2.3}};
 
 }  // namespace

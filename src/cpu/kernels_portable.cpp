@@ -144,12 +144,11 @@ std::int64_t count_not_below(const float* values, std::int64_t count, float thre
   return found;
 }
 
-std::int64_t compress_not_below(const float* values, std::int64_t count, float threshold, std::int32_t base,
-                                std::int32_t* out) {
+std::int64_t positions_between(const float* values, std::int64_t count, float low, float high, std::int32_t* out) {
   std::int64_t found = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    out[found] = base + static_cast<std::int32_t>(i);
-    found += values[i] < threshold ? 0 : 1;
+    out[found] = static_cast<std::int32_t>(i);
+    found += values[i] < low || values[i] >= high ? 0 : 1;
   }
   return found;
 }
@@ -219,7 +218,7 @@ constexpr Kernels kKernels{Isa::portable,
                            portable::model_row,
                            portable::model_scores,
                            count_not_below,
-                           compress_not_below,
+                           positions_between,
                            values_between,
                            keep_not_below,
                            {read_head, exact_dot, Loops::add_relu, Loops::add, Loops::weighted_sum, Loops::survivors}};

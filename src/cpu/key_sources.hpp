@@ -16,19 +16,15 @@ struct Lane {
   float scale;  // NaN for a key that no bound may speak of: NaN, infinite or negative scale, or no page
 };
 
-/// Finds all keys first, so that the cache misses of gathered keys overlap; then reads the scales.
+/// Finds all keys first, so that the cache misses of their scales overlap. Who packs has fetched the codes
+/// (fetch_keys).
 template <int lanes>
 inline void find_lanes(const KeySource& keys, const std::int32_t* index, std::int64_t first, int count, Lane* lane) {
   const float* scale[lanes];
-  const int head_dim = keys.head_dim();
   for (int i = 0; i < count; ++i) {
     const KeyAddress at = keys.locate(index != nullptr ? index[i] : first + i);
     lane[i].codes = at.codes;
     scale[i] = at.scale;
-    if (at.codes != nullptr) {
-      __builtin_prefetch(at.scale);
-      for (int d = 0; d < head_dim; d += 64) __builtin_prefetch(at.codes + d);
-    }
   }
   for (int i = 0; i < count; ++i) {
     if (lane[i].codes == nullptr) {

@@ -55,7 +55,16 @@ void for_each_group(int vectors, int max_vectors, const Visit& visit) {
   }
 }
 
-void fill_f64(const RowLayout& layout, const ScoreRow& row, std::byte* base, const Parts& parts) {
+void fill_group(const ScoreRow& row, int first_head, int width, double* out) {
+  for (int lane = 0; lane < width; ++lane) {
+    const int h = first_head + lane;
+    const std::uint8_t* q = h < row.heads ? row.q + h * row.head_stride : nullptr;
+    for (int d = 0; d < row.head_dim; ++d)
+      out[d * width + lane] = q != nullptr ? e4m3_unit_values[q[d]] * 0x1p-1 : 0.0;  // units of 2^-9, times 2^8
+  }
+}
+
+void fill_f64(const RowLayout& layout, const ScoreRow& row, std::byte* base, const Parts& parts, FillGroup fill) {
   std::uint64_t nan = 0;
   auto* weights = reinterpret_cast<double*>(base + parts.weights);
   auto* values = reinterpret_cast<double*>(base + parts.values);
@@ -65,15 +74,8 @@ void fill_f64(const RowLayout& layout, const ScoreRow& row, std::byte* base, con
   }
   std::memcpy(base + parts.flag, &nan, sizeof nan);
   for_each_group(parts.vectors, layout.max_vectors, [&](int first, int group) {
-    double* out = values + static_cast<std::ptrdiff_t>(first) * layout.lanes * row.head_dim;
-    const int width = group * layout.lanes;
-    for (int lane = 0; lane < width; ++lane) {
-      const int h = first * layout.lanes + lane;
-      const std::uint8_t* q = h < row.heads ? row.q + h * row.head_stride : nullptr;
-      for (int d = 0; d < row.head_dim; ++d) {
-        out[d * width + lane] = q != nullptr ? e4m3_unit_values[q[d]] * 0x1p-1 : 0.0;  // units of 2^-9, times 2^8
-      }
-    }
+    const int head = first * layout.lanes;
+    fill(row, head, group * layout.lanes, values + static_cast<std::ptrdiff_t>(head) * row.head_dim);
   });
 }
 
@@ -114,10 +116,11 @@ std::size_t row_bytes(ScoreModel model, const RowLayout& layout, int heads, int 
   return parts_of(model, layout, heads, head_dim).total + kAlign;
 }
 
-void fill_row(ScoreModel model, const RowLayout& layout, const ScoreRow& row, std::byte* memory) noexcept {
+void fill_row(ScoreModel model, const RowLayout& layout, const ScoreRow& row, std::byte* memory,
+              FillGroup fill) noexcept {
   const Parts parts = parts_of(model, layout, row.heads, row.head_dim);
   if (model == ScoreModel::f64) {
-    fill_f64(layout, row, aligned(memory), parts);
+    fill_f64(layout, row, aligned(memory), parts, fill != nullptr ? fill : fill_group);
   } else {
     fill_sm90(layout, row, aligned(memory), parts);
   }

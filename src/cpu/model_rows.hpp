@@ -41,8 +41,14 @@ struct Sm90Row {
 inline constexpr int kExponentBias = 64;
 inline constexpr int kNoProduct = kExponentBias + 8;
 
+/// Writes heads first_head .. first_head + width - 1 (zeros where there are none) as [D][width] for F64Row::q. Codes
+/// that are NaN give any number.
+using FillGroup = void (*)(const ScoreRow& row, int first_head, int width, double* out);
+
 [[nodiscard]] std::size_t row_bytes(ScoreModel model, const RowLayout& layout, int heads, int head_dim) noexcept;
-void fill_row(ScoreModel model, const RowLayout& layout, const ScoreRow& row, std::byte* memory) noexcept;
+/// `fill`: an instruction set's own loop for the f64 values, or null.
+void fill_row(ScoreModel model, const RowLayout& layout, const ScoreRow& row, std::byte* memory,
+              FillGroup fill = nullptr) noexcept;
 [[nodiscard]] F64Row f64_row(const RowLayout& layout, int heads, int head_dim, const std::byte* memory) noexcept;
 [[nodiscard]] Sm90Row sm90_row(const RowLayout& layout, int heads, int head_dim, const std::byte* memory) noexcept;
 

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/lanes_avx512.hpp"
 #include "cpu/model_rows.hpp"
 #include "cpu/model_scores.hpp"
 
@@ -47,6 +48,41 @@ inline bool any_nan(__m256i codes) {
 inline float nan_score() { return __builtin_bit_cast(float, 0x7fffffffU); }
 
 // ---- f64 ----
+
+// value * 2^8 of 16 heads' codes of one dimension, the first `width` of them.
+inline void store_dimension(__m128i codes, int width, double* out) {
+  const __m256i half = _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7),
+                                        _mm256_set1_epi16(static_cast<short>(0xBF80)));
+  const __m512 value = _mm512_mul_ps(_mm512_cvtph_ps(half), _mm512_set1_ps(0x1p16F));
+  _mm512_storeu_pd(out, _mm512_cvtps_pd(_mm512_castps512_ps256(value)));
+  if (width > 8) _mm512_storeu_pd(out + 8, _mm512_cvtps_pd(_mm512_extractf32x8_ps(value, 1)));
+}
+
+void fill_group(const ScoreRow& row, int first_head, int width, double* out) {
+  for (int lane = 0; lane < width; lane += 16) {
+    const int left = width - lane;
+    for (int d = 0; d < row.head_dim; d += 64) {
+      const bool whole = row.head_dim - d >= 64;
+      __m512i codes[16];
+#pragma GCC unroll 16
+      for (int k = 0; k < 16; ++k) {
+        const int h = first_head + lane + k;
+        const __mmask64 present = k >= left || h >= row.heads ? 0 : whole ? ~__mmask64{0} : __mmask64{0xffffffffU};
+        codes[k] = _mm512_maskz_loadu_epi8(present, row.q + (present == 0 ? 0 : h * row.head_stride + d));
+      }
+      transpose_bytes(codes);
+      double* const at = out + d * width + lane;
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) {
+        store_dimension(_mm512_castsi512_si128(codes[i]), left, at + i * width);
+        store_dimension(_mm512_extracti32x4_epi32(codes[i], 1), left, at + (16 + i) * width);
+        if (!whole) continue;
+        store_dimension(_mm512_extracti32x4_epi32(codes[i], 2), left, at + (32 + i) * width);
+        store_dimension(_mm512_extracti32x4_epi32(codes[i], 3), left, at + (48 + i) * width);
+      }
+    }
+  }
+}
 
 // value * 2^-8 of every code; true where a code is NaN.
 inline bool decode_f64(const std::uint8_t* codes, int head_dim, double* out) {
@@ -307,7 +343,7 @@ std::size_t model_bytes(ScoreModel model, int heads, int head_dim) {
 }
 
 void model_row(ScoreModel model, const ScoreRow& row, std::byte* memory) {
-  fill_row(model, model == ScoreModel::f64 ? kF64Layout : kSm90Layout, row, memory);
+  fill_row(model, model == ScoreModel::f64 ? kF64Layout : kSm90Layout, row, memory, fill_group);
 }
 
 void model_scores(ScoreModel model, const ScoreRow& row, const std::byte* memory, const KeySource& keys,

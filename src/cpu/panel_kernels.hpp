@@ -21,6 +21,8 @@ inline constexpr float kCodeFactor = 1.0F / 256.0F;
 inline constexpr float kSlackRelative = 0x1p-21F;  // up() and down() of kernels.hpp
 inline constexpr float kSlackAbsolute = 0x1p-145F;
 
+inline constexpr int kMostSteps = 256;  // a step takes one dimension or more
+
 /// Rows are computed in groups of nearly equal size: 9 rows as 5 + 4 keep enough independent sums in flight to hide the
 /// latency of the multiplier, 8 + 1 do not.
 struct Groups {
@@ -137,7 +139,9 @@ struct Scaled {
 /// Part of a Lanes whose products take one dimension a step, in F32. (bf16 pairs take two: kernels_avx512bf16.cpp.)
 struct OneDimensionAStep {
   static int steps(int head_dim) { return head_dim; }
-  static float row_element(const float* row, int step) { return row[step] * kRowFactor; }
+  static void row_elements(const float* row, int head_dim, float* out) {
+    for (int d = 0; d < head_dim; ++d) out[d] = row[d] * kRowFactor;
+  }
 };
 
 /// The F32 kernels. Panel: codes [D][panel_keys] F32, then scales, then features. Form: coefficients, then for each
@@ -174,10 +178,12 @@ struct PanelKernels {
     const Groups groups = Groups::of(rows, Lanes::rows);
     const float* row = spec.rows;
     const int steps = Lanes::steps(spec.head_dim);
+    float elements[Lanes::rows * kMostSteps];
     for (int g = 0; g < groups.count; ++g) {
       const int size = groups.size(g);
-      for (int r = 0; r < size; ++r) {
-        for (int s = 0; s < steps; ++s) out[s * size + r] = Lanes::row_element(row + r * spec.head_dim, s);
+      for (int r = 0; r < size; ++r) Lanes::row_elements(row + r * spec.head_dim, spec.head_dim, elements + r * steps);
+      for (int s = 0; s < steps; ++s) {
+        for (int r = 0; r < size; ++r) out[s * size + r] = elements[r * steps + s];
       }
       out += size * steps;
       row += size * spec.head_dim;

@@ -52,6 +52,7 @@ certificate::Sample take_sample(const TileContext& tile, ThreadMemory& thread, R
   float* const norm = scale + sample.stride;
   float* const centred = norm + sample.stride;
   Panel& panel = thread.panel;
+  fetch_keys(tile.keys, keys, 0, count);
   for (int first = 0; first < count; first += kernels.panel_keys) {
     const int block = std::min(kernels.panel_keys, count - first);
     kernels.pack(tile.keys, keys + first, 0, block, tile.pack, panel);
@@ -150,6 +151,7 @@ void refine(const TileContext& tile, ThreadMemory& thread, RowWork& work, const 
   float* const panel_lower = thread.block_scores;
   float* const panel_upper = panel_lower + 64;
   Panel& panel = thread.panel;
+  fetch_keys(tile.keys, keys, 0, std::min<std::int64_t>(kernels.panel_keys, count));
   for (std::int64_t first = 0; first < count; first += kernels.panel_keys) {
     const auto block = static_cast<int>(std::min<std::int64_t>(kernels.panel_keys, count - first));
     kernels.pack(tile.keys, keys + first, 0, block, {tile.options->model, nullptr}, panel);  // no row asks for a mean

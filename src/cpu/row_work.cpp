@@ -15,6 +15,7 @@ namespace dosa::cpu {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kUnknown = std::numeric_limits<float>::quiet_NaN();
 
 // Below this a sample of 256 keys costs more than it can save.
 constexpr std::int64_t kShortWindow = 4096;
@@ -37,7 +38,20 @@ enum class Outcome : std::uint8_t {
 struct Found {
   Outcome outcome;
   std::int64_t candidates = 0;
+  float below = kUnknown;  ///< the K-th largest lower bound of the candidates, where it is known
 };
+
+/// Merges two runs ascending by index. Which run is next is a coin's toss that a branch would miss every other time.
+void merge_without_branches(const Entry* a, const Entry* a_end, const Entry* b, const Entry* b_end, Entry* to) {
+  while (a != a_end && b != b_end) {
+    const bool second = b->index < a->index;
+    const Entry* const next = second ? b : a;
+    *to++ = *next;
+    b += second ? 1 : 0;
+    a += second ? 0 : 1;
+  }
+  std::copy(b, b_end, std::copy(a, a_end, to));
+}
 
 class Worker {
  public:
@@ -79,10 +93,11 @@ class Worker {
     return static_cast<std::int64_t>(2 * work_.expected_survival * static_cast<double>(visible()));
   }
   void screen_again(float floor);
+  Found keep_candidates(const Candidates& from, std::int64_t count, float proven);
   Found dense_candidates();
   Found dosa_candidates();
   Found find_candidates() { return work_.screen == Screen::dosa ? dosa_candidates() : dense_candidates(); }
-  void resolve(std::int64_t candidates, bool scores_needed);
+  void resolve(const Found& found, bool scores_needed);
   void model_row();
   void merge_runs(std::int64_t certain);
   void note_last_score();
@@ -210,17 +225,27 @@ void Worker::screen_again(float floor) {
   work_.report.dot_products += static_cast<double>(visible()) * rows_per_key();
 }
 
+// Those of `from` that reach the threshold, to list, lower_, upper_. `proven`: the K-th largest lower bound of all, or
+// unknown.
+Found Worker::keep_candidates(const Candidates& from, std::int64_t count, float proven) {
+  const float threshold = work_.report.threshold;
+  const std::int64_t kept = kernels_.keep_not_below(from, count, threshold, 0, {work_.memory.list, lower_, upper_});
+  // The K keys of a K-th bound that reaches the threshold are among the candidates.
+  return {Outcome::found, kept, proven >= threshold ? proven : kUnknown};
+}
+
 // Leaves the candidates in list, their bounds in lower_, upper_.
 Found Worker::dense_candidates() {
   RowReport& report = work_.report;
   report.survivors = visible();
+  float proven = kUnknown;
   if (work_.slots < visible()) {
     if (work_.kept < work_.slots) return {Outcome::floor_too_high};
-    report.threshold = std::max(report.threshold, kth(lower_, work_.kept, work_.slots));
+    proven = kth(lower_, work_.kept, work_.slots);
+    report.threshold = std::max(report.threshold, proven);
     if (report.threshold < work_.floor) return {Outcome::floor_too_high};
   }
-  const Candidates kept{work_.memory.list, lower_, upper_};
-  return {Outcome::found, kernels_.keep_not_below(kept, work_.kept, report.threshold, 0, kept)};
+  return keep_candidates({work_.memory.list, lower_, upper_}, work_.kept, proven);
 }
 
 // tau from seeds alone: the K-th largest proven lower bound of at least K distinct visible keys (T9 a).
@@ -253,20 +278,19 @@ Found Worker::dosa_candidates() {
       std::min(half, static_cast<std::int64_t>(static_cast<double>(visible()) / kernels_.costs.refine));
 
   std::int64_t count = 0;
-  float refined_from = kInfinity;
+  float refined_from = kUnknown;  // nothing is refined
+  float proven = kUnknown;        // the K-th largest lower bound of what is refined
   // Refines the keys with bounds from `from` on that are not refined yet; false: too many for the room there is.
   const auto refine_from = [&](float from) {
-    if (count > 0 && from >= refined_from) return true;
+    if (from >= refined_from) return true;
     if (kernels_.count_not_below(upper_, kept, from) > std::min(worthwhile, room - count)) return false;
     std::int32_t* const fresh = list + count;
-    const std::int64_t found = kernels_.compress_not_below(upper_, kept, from, 0, fresh);
-    std::int64_t taken = count == 0 ? found : 0;
-    for (std::int64_t j = 0; j < found && count > 0; ++j)
-      if (upper_[fresh[j]] < refined_from) fresh[taken++] = fresh[j];
-    to_keys(fresh, taken);
-    refine_keys(fresh, taken, lower + count, upper + count);
-    count += taken;
+    const std::int64_t found = kernels_.positions_between(upper_, kept, from, refined_from, fresh);
+    to_keys(fresh, found);
+    refine_keys(fresh, found, lower + count, upper + count);
+    count += found;
     refined_from = from;
+    if (found > 0) proven = kUnknown;
     return true;
   };
 
@@ -275,7 +299,8 @@ Found Worker::dosa_candidates() {
     auto wanted = static_cast<std::int64_t>(std::ceil(kBestFirst * static_cast<double>(work_.slots)));
     for (;; wanted *= 2) {
       if (!refine_from(kth(upper_, kept, std::min(wanted, kept)))) return {Outcome::too_many};
-      report.threshold = std::max(report.threshold, kth(lower, count, work_.slots));
+      proven = kth(lower, count, work_.slots);
+      report.threshold = std::max(report.threshold, proven);
       if (report.threshold >= refined_from || wanted >= kept) break;
       const std::int64_t survivors = kernels_.count_not_below(upper_, kept, report.threshold);
       if (survivors <= kRise * count && report.threshold >= work_.floor) break;
@@ -283,11 +308,9 @@ Found Worker::dosa_candidates() {
     }
   }
   if (report.threshold < work_.floor) return {Outcome::floor_too_high};
-  if ((count == 0 || report.threshold < refined_from) && !refine_from(report.threshold)) return {Outcome::too_many};
+  if (!refine_from(report.threshold)) return {Outcome::too_many};
   report.survivors = count;
-  std::memcpy(upper_, upper, static_cast<std::size_t>(count) * sizeof(float));
-  std::memmove(work_.memory.list, list, static_cast<std::size_t>(count) * sizeof(std::int32_t));
-  return {Outcome::found, count};
+  return keep_candidates({list, lower, upper}, count, proven);
 }
 
 template <class Push>
@@ -305,11 +328,14 @@ void Worker::score_under_model(const std::int32_t* keys, std::int64_t first, std
 }
 
 // T10: accept, reject, score the others under the model.
-void Worker::resolve(std::int64_t candidates, bool scores_needed) {
+void Worker::resolve(const Found& found, bool scores_needed) {
+  const std::int64_t candidates = found.candidates;
   std::int32_t* const list = work_.memory.list;
   Entry* const entries = work_.memory.entries;
   const float certain_above = candidates > work_.slots ? kth(upper_, candidates, work_.slots + 1) : -kInfinity;
-  const float certain_below = candidates > work_.slots ? kth(lower_, candidates, work_.slots) : -kInfinity;
+  const float certain_below = candidates <= work_.slots ? -kInfinity
+                              : std::isnan(found.below) ? kth(lower_, candidates, work_.slots)
+                                                        : found.below;
   const auto [certain, open] =
       decide({lower_, upper_, list, candidates}, work_.slots, certain_above, certain_below, entries);
   const std::int64_t left = work_.slots - certain;
@@ -337,7 +363,7 @@ void Worker::merge_runs(std::int64_t certain) {
   if (!std::is_sorted(second, middle, by_index)) return std::sort(first, last, by_index);
   std::sort(middle, last, by_index);
   Entry* const spare = last;  // the selector's buffer has room for certain more
-  std::merge(first, second, second, middle, spare, by_index);
+  merge_without_branches(first, second, second, middle, spare);
   Entry *from_spare = spare, *from_open = middle, *to = first;
   // The write position trails both read positions, so merging back in place loses nothing.
   while (from_open != last && from_spare != spare + certain)
@@ -385,7 +411,7 @@ void Worker::finish(bool scores_needed) {
     }
     screen_again(report.threshold);
   }
-  resolve(found.candidates, scores_needed);
+  resolve(found, scores_needed);
 }
 
 }  // namespace
@@ -395,6 +421,17 @@ std::atomic<std::int64_t> shortest_predicted{kShortWindow};
 
 void fetch_keys(const KeySource& keys, const std::int32_t* index, std::int64_t first, std::int64_t count) {
   constexpr int kSecondLevel = 2, kLine = 64;
+  if (count <= 0) return;
+  if (index == nullptr) {
+    const KeyAddress head = keys.locate(first), tail = keys.locate(first + count - 1);
+    if (head.codes != nullptr && tail.codes != nullptr && tail.codes - head.codes == (count - 1) * keys.head_dim()) {
+      for (const std::uint8_t* at = head.codes; at < tail.codes + keys.head_dim(); at += kLine)
+        __builtin_prefetch(at, 0, kSecondLevel);
+      for (const float* at = head.scale; at <= tail.scale; at += kLine / sizeof(float))
+        __builtin_prefetch(at, 0, kSecondLevel);
+      return;
+    }
+  }
   for (std::int64_t i = 0; i < count; ++i) {
     const KeyAddress at = keys.locate(index != nullptr ? index[i] : first + i);
     if (at.codes == nullptr) continue;
@@ -449,6 +486,7 @@ void join_slice(const Slice& slice, RowWork& work) {
   if (count == 0) return;
   const std::int64_t from = std::max(slice.first, window.first) - window.first;
   const auto move = [&](auto* values) {
+    if (from == work.kept) return;
     std::memmove(values + work.kept, values + from, static_cast<std::size_t>(count) * sizeof(*values));
   };
   move(memory.list);

@@ -1,4 +1,4 @@
-// Counting and compressing of values against a threshold with AVX-512.
+// Counting and compressing of values against thresholds with AVX-512.
 #pragma once
 
 #include <cstdint>
@@ -60,28 +60,19 @@ inline std::int64_t values_between_512(const float* values, std::int64_t count, 
 }
 
 /// Compresses in a register and stores all 16 lanes: the compressing store to memory is microcoded on Zen 4 and 5.
-inline std::int64_t compress_not_below_512(const float* values, std::int64_t count, float threshold, std::int32_t base,
-                                           std::int32_t* out) {
-  const __m512 t = _mm512_set1_ps(threshold);
-  const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+inline std::int64_t positions_between_512(const float* values, std::int64_t count, float low, float high,
+                                          std::int32_t* out) {
+  const __m512 l = _mm512_set1_ps(low), h = _mm512_set1_ps(high);
+  __m512i position = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   std::int64_t found = 0;
-  const auto append = [&](std::int64_t i, __mmask16 mask) {
-    const __m512i index = _mm512_add_epi32(lane, _mm512_set1_epi32(base + static_cast<std::int32_t>(i)));
-    _mm512_storeu_si512(out + found, _mm512_maskz_compress_epi32(mask, index));
+  for (std::int64_t i = 0; i < count; i += 16) {
+    const __mmask16 from_low = not_below(values + i, count - i, l);
+    const __mmask16 mask =
+        _mm512_mask_cmp_ps_mask(from_low, _mm512_maskz_loadu_ps(from_low, values + i), h, _CMP_NGE_UQ);
+    _mm512_storeu_si512(out + found, _mm512_maskz_compress_epi32(mask, position));
     found += __builtin_popcount(static_cast<unsigned>(mask));
-  };
-  std::int64_t i = 0;
-  for (; count - i >= 64; i += 64) {
-    __mmask16 mask[4];
-#pragma GCC unroll 4
-    for (int v = 0; v < 4; ++v) {
-      mask[v] = _mm512_cmp_ps_mask(_mm512_loadu_ps(values + i + 16 * v), t, _CMP_NLT_UQ);
-    }
-    if ((mask[0] | mask[1] | mask[2] | mask[3]) == 0) continue;
-#pragma GCC unroll 4
-    for (int v = 0; v < 4; ++v) append(i + 16 * v, mask[v]);
+    position = _mm512_add_epi32(position, _mm512_set1_epi32(16));
   }
-  for (; i < count; i += 16) append(i, not_below(values + i, count - i, t));
   return found;
 }
 

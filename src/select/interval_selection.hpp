@@ -22,9 +22,9 @@ struct Intervals {
 /// T9 b: K keys whose lower bounds reach tau; a key whose upper bound equals tau loses to all of them when its index is
 /// larger than theirs. The largest index of such K keys; no limit where nothing ties with tau.
 [[nodiscard]] inline std::int32_t last_index_that_ties(const Intervals& candidates, std::int64_t wanted, float tau) {
-  const float* const last_upper = candidates.upper + candidates.count;
-  if (tau == -std::numeric_limits<float>::infinity() || std::find(candidates.upper, last_upper, tau) == last_upper)
-    return std::numeric_limits<std::int32_t>::max();
+  unsigned ties = 0;  // without a branch: nearly always the whole row is looked through
+  for (std::int64_t j = 0; j < candidates.count; ++j) ties |= candidates.upper[j] == tau ? 1U : 0U;
+  if (tau == -std::numeric_limits<float>::infinity() || ties == 0) return std::numeric_limits<std::int32_t>::max();
   std::int32_t last = -1;
   const auto take = [&](const auto& belongs) {
     for (std::int64_t j = 0; j < candidates.count && wanted > 0; ++j) {

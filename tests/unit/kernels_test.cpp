@@ -790,18 +790,23 @@ TEST_P(KernelsTest, ThresholdsKeepWhatIsNotBelow) {
   for (int count = 0; count < 200; ++count) {
     std::vector<float> values(static_cast<std::size_t>(count));
     for (float& v : values) v = special[random() % 8];
-    for (const float threshold : special) {
-      std::vector<std::int32_t> want;
-      for (int i = 0; i < count; ++i) {
-        if (!(values[static_cast<std::size_t>(i)] < threshold)) want.push_back(1000 + i);
+    for (const float low : special) {
+      std::int64_t from_low = 0;
+      for (const float v : values) from_low += v < low ? 0 : 1;
+      EXPECT_EQ(kernels.count_not_below(values.data(), count, low), from_low);
+      for (const float high : special) {
+        std::vector<std::int32_t> want;
+        for (int i = 0; i < count; ++i) {
+          const float v = values[static_cast<std::size_t>(i)];
+          if (!(v < low) && !(v >= high)) want.push_back(i);
+        }
+        Buffer out(sizeof(std::int32_t) * static_cast<std::size_t>(count + 16));
+        auto* positions = reinterpret_cast<std::int32_t*>(out.data);
+        ASSERT_EQ(kernels.positions_between(values.data(), count, low, high, positions),
+                  static_cast<std::int64_t>(want.size()));
+        EXPECT_TRUE(out.intact());
+        EXPECT_EQ(std::vector<std::int32_t>(positions, positions + want.size()), want);
       }
-      EXPECT_EQ(kernels.count_not_below(values.data(), count, threshold), static_cast<std::int64_t>(want.size()));
-      Buffer out(sizeof(std::int32_t) * static_cast<std::size_t>(count + 16));
-      auto* indices = reinterpret_cast<std::int32_t*>(out.data);
-      ASSERT_EQ(kernels.compress_not_below(values.data(), count, threshold, 1000, indices),
-                static_cast<std::int64_t>(want.size()));
-      EXPECT_TRUE(out.intact());
-      EXPECT_EQ(std::vector<std::int32_t>(indices, indices + want.size()), want);
     }
   }
 }
