@@ -10,8 +10,11 @@
 #include "cpu/bf16_avx512.hpp"
 #include "cpu/intrinsics.hpp"
 #include "cpu/lanes_avx512.hpp"
+#include "cpu/model_scores.hpp"
 #include "cpu/pack_avx512.hpp"
 #include "cpu/panel_kernels.hpp"
+#include "cpu/row_loops_avx512.hpp"
+#include "cpu/threshold_avx512.hpp"
 
 namespace dosa::cpu {
 namespace {  // NOLINT(cert-dcl59-cpp,google-build-namespaces): one copy a file, see panel_kernels.hpp
@@ -343,6 +346,20 @@ struct AmxKernels {
     }
   }
 };
+
+/// The whole table, costs included: what is emulated chooses as the processor's tiles do.
+template <class Tiles>
+constexpr Kernels amx_table() {
+  using Table = AmxKernels<Tiles>;
+  return {Isa::amx, Table::keys, bf16_arithmetic, Table::panel_bytes, Table::form_bytes, Table::make_panel,
+          pack_panel<Bf16Sink>, Table::make_form, Table::upper, Table::bounds, Table::screen, Table::dots,
+          avx512::model_bytes, avx512::model_row, avx512::model_scores, count_not_below_512, positions_between_512,
+          values_between_512, keep_not_below_512, kRowLoops512,
+          // Products are so cheap here that gathering a survivor costs several of them.
+          Costs{.refine = 5, .key = 0.28},
+          // Packing a key takes as long as three dense rows of it.
+          32};
+}
 
 }  // namespace
 }  // namespace dosa::cpu

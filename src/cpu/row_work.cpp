@@ -411,6 +411,8 @@ void Worker::finish(bool scores_needed) {
     }
     screen_again(report.threshold);
   }
+  // A row that went dense before it came to its floor has been screened again, too.
+  if (report.threshold < report.predicted) report.rescreened = true;
   resolve(found, scores_needed);
 }
 

@@ -1,29 +1,22 @@
 // Whole selections over emulated tiles: what panels of 64 keys, tiles of 32 rows and rows of one bf16 do to a run, on
 // machines without AMX, too.
+#include "support/emulated_tiles.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "cpu/amx_emulated.hpp"
-#include "cpu/dispatch.hpp"
 #include "support/parity.hpp"
 #include "workloads/workloads.hpp"
 
 namespace dosa::test {
 namespace {
 
-class EmulatedTiles : public testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    const std::vector<Isa> isas = runnable_isas();
-    if (std::find(isas.begin(), isas.end(), Isa::avx512) == isas.end())
-      GTEST_SKIP() << "no AVX-512, in which the rest of these kernels is written";
-    cpu::tiles_stand_in = cpu::amx_emulated_kernels();
-  }
-  void TearDown() override { cpu::tiles_stand_in = nullptr; }
-};
+class SelectionOverTiles : public testing::TestWithParam<const char*> {};
 
-TEST_P(EmulatedTiles, SelectWhatTheOracleDoes) {
+TEST_P(SelectionOverTiles, IsTheOracles) {
+  const EmulatedTiles tiles;
+  if (!tiles.usable()) GTEST_SKIP() << EmulatedTiles::kWhyNot;
   const workloads::Entry& entry = workloads::find(GetParam());
   workloads::Size size = entry.small;
   size.rows = 70;  // two tiles of 32 and a part
@@ -43,7 +36,7 @@ TEST_P(EmulatedTiles, SelectWhatTheOracleDoes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Inputs, EmulatedTiles,
+INSTANTIATE_TEST_SUITE_P(Inputs, SelectionOverTiles,
                          testing::Values("indexer_like", "indexer_signed_scales", "mixed_batch", "threshold_ties",
                                          "crowded_boundary", "codes_cancelling", "scales_special", "shared_pages"),
                          [](const auto& parameters) { return std::string(parameters.param); });
