@@ -15,7 +15,7 @@ export DOSA_SHARED ?= $(abspath $(CURDIR)/../shared)
 CONFIGURE_WITHOUT_TESTS = [[ -f $(BUILD)/CMakeCache.txt ]] || cmake --preset $(PRESET) -DDOSA_BUILD_TESTS=OFF
 CPP_FILES = $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.hpp' '*.h')
 
-.PHONY: help demo build cuda test test-python install format format-check lint bench-numpy bench-cpu clean
+.PHONY: help demo build cuda test test-python install format format-check lint bench-numpy bench-cpu bench-hard clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -75,6 +75,12 @@ bench-cpu: ## every 64K trace, K 2048, 2 threads: bench/results/cpu-<processor>-
 	@$(CONFIGURE_WITHOUT_TESTS)
 	@cmake --build $(BUILD) --target dosa_cli -j $(JOBS)
 	bench/run_cpu_bench --dosa $(BUILD)/bin/dosa
+
+bench-hard: ## auto over dense on every hard input: bench/results/hard-<processor>-<isa>-<date>.{json,md}
+	@scripts/bootstrap build bench
+	@$(CONFIGURE_WITHOUT_TESTS)
+	@cmake --build $(BUILD) --target dosa_cli -j $(JOBS)
+	bench/run_hard_inputs --dosa $(BUILD)/bin/dosa
 
 clean: ## remove the build folders
 	rm -rf build
