@@ -101,8 +101,8 @@ class Worker {
   void model_row();
   void merge_runs(std::int64_t certain);
   void note_last_score();
-  template <class Push>
-  void score_under_model(const std::int32_t* keys, std::int64_t first, std::int64_t count, const Push& push);
+  void score_under_model(const std::int32_t* keys, std::int64_t first, std::int64_t count, float* scores);
+  std::int64_t select_scored(std::int64_t count, std::int64_t wanted, Entry* chosen);
 
   const TileContext& tile_;
   const Layout& layout_;
@@ -313,17 +313,11 @@ Found Worker::dosa_candidates() {
   return keep_candidates({list, lower, upper}, count, proven);
 }
 
-template <class Push>
-void Worker::score_under_model(const std::int32_t* keys, std::int64_t first, std::int64_t count, const Push& push) {
+void Worker::score_under_model(const std::int32_t* keys, std::int64_t first, std::int64_t count, float* scores) {
   if (count == 0) return;
   if (!model_row_ready_) kernels_.model_row(options_.model, work_.row.score, thread_.model_row);
   model_row_ready_ = true;
-  for (std::int64_t done = 0; done < count; done += kModelBlock) {
-    const std::int64_t block = std::min(kModelBlock, count - done);
-    kernels_.model_scores(options_.model, work_.row.score, thread_.model_row, tile_.keys,
-                          keys == nullptr ? nullptr : keys + done, first + done, block, thread_.block_scores);
-    for (std::int64_t j = 0; j < block; ++j) push(done + j, thread_.block_scores[j]);
-  }
+  kernels_.model_scores(options_.model, work_.row.score, thread_.model_row, tile_.keys, keys, first, count, scores);
   work_.report.exact += count;
 }
 
@@ -339,36 +333,69 @@ void Worker::resolve(const Found& found, bool scores_needed) {
   const auto [certain, open] =
       decide({lower_, upper_, list, candidates}, work_.slots, certain_above, certain_below, entries);
   const std::int64_t left = work_.slots - certain;
-  ExactSelector selector({entries + certain, static_cast<std::size_t>(ExactSelector::buffer_entries(left))}, left);
-  if (left > 0)
-    score_under_model(list, 0, open, [&](std::int64_t j, float value) {
-      if (selectable(value)) selector.push({value, list[j]});
-    });
-  const std::span<Entry> chosen = selector.finish();
-  work_.selected = certain + static_cast<std::int64_t>(chosen.size());
+  work_.selected = certain;
+  if (left > 0) work_.selected += select_scored(open, left, entries + certain);
   if (!scores_needed) return merge_runs(certain);
   for (std::int64_t j = 0; j < certain; ++j) list[j] = entries[j].index;
-  score_under_model(list, 0, certain, [&](std::int64_t j, float value) { entries[j].score = value; });
+  score_under_model(list, 0, certain, lower_);
+  for (std::int64_t j = 0; j < certain; ++j) entries[j].score = lower_[j];
   note_last_score();
 }
 
-// Sorting by index, as the writer wants it, costs three percent of a certified row at K = 2048; the entries are a few
-// ascending runs already.
+// The best `wanted` of list[0..count) under the model, in the list's order; returns how many there are. The bounds are
+// not needed any more: scores take the place of one, ties that of the other.
+std::int64_t Worker::select_scored(std::int64_t count, std::int64_t wanted, Entry* chosen) {
+  std::int32_t* const list = work_.memory.list;
+  float* const scores = lower_;
+  score_under_model(list, 0, count, scores);
+  std::int64_t able = 0;
+  for (std::int64_t j = 0; j < count; ++j) {
+    const float score = scores[j];
+    list[able] = list[j];
+    scores[able] = score;
+    able += selectable(score) ? 1 : 0;
+  }
+  float last = -kInfinity;
+  std::int32_t last_tie = std::numeric_limits<std::int32_t>::max();
+  if (able > wanted) {
+    last = kth(scores, able, wanted);
+    auto* const ties = reinterpret_cast<std::int32_t*>(upper_);
+    std::int64_t better = 0, tied = 0;
+    for (std::int64_t j = 0; j < able; ++j) {
+      better += scores[j] > last ? 1 : 0;
+      ties[tied] = list[j];
+      tied += scores[j] == last ? 1 : 0;
+    }
+    if (tied > wanted - better) {
+      std::int32_t* const nth = ties + (wanted - better - 1);
+      std::nth_element(ties, nth, ties + tied);
+      last_tie = *nth;
+    }
+  }
+  std::int64_t taken = 0;
+  for (std::int64_t j = 0; j < able; ++j) {
+    chosen[taken] = {scores[j], list[j]};
+    const int better = scores[j] > last ? 1 : 0, tie = scores[j] == last ? 1 : 0, early = list[j] <= last_tie ? 1 : 0;
+    taken += better | (tie & early);
+  }
+  return taken;
+}
+
+// Sorting by index, as the writer wants it, costs three percent of a certified row at K = 2048; what is certain and
+// what was scored are one or two ascending runs each.
 void Worker::merge_runs(std::int64_t certain) {
   const auto by_index = [](const Entry& a, const Entry& b) { return a.index < b.index; };
   Entry* const first = work_.memory.entries;
   Entry* const middle = first + certain;
   Entry* const last = first + work_.selected;
   Entry* const second = std::is_sorted_until(first, middle, by_index);
-  if (!std::is_sorted(second, middle, by_index)) return std::sort(first, last, by_index);
-  std::sort(middle, last, by_index);
-  Entry* const spare = last;  // the selector's buffer has room for certain more
+  Entry* const fourth = std::is_sorted_until(middle, last, by_index);
+  if (!std::is_sorted(second, middle, by_index) || !std::is_sorted(fourth, last, by_index))
+    return std::sort(first, last, by_index);
+  Entry* const spare = last;  // the buffer has room for twice the entries
   merge_without_branches(first, second, second, middle, spare);
-  Entry *from_spare = spare, *from_open = middle, *to = first;
-  // The write position trails both read positions, so merging back in place loses nothing.
-  while (from_open != last && from_spare != spare + certain)
-    *to++ = by_index(*from_open, *from_spare) ? *from_open++ : *from_spare++;
-  std::copy(from_spare, spare + certain, to);
+  merge_without_branches(middle, fourth, fourth, last, spare + certain);
+  merge_without_branches(spare, spare + certain, spare + certain, spare + work_.selected, first);
 }
 
 void Worker::note_last_score() {
@@ -381,9 +408,14 @@ void Worker::model_row() {
   const std::int64_t slots = work_.slots;
   ExactSelector selector({work_.memory.entries, static_cast<std::size_t>(ExactSelector::buffer_entries(slots))}, slots);
   const std::int64_t first = work_.row.free.first;
-  score_under_model(nullptr, first, visible(), [&](std::int64_t j, float value) {
-    if (selectable(value)) selector.push({value, static_cast<std::int32_t>(first + j)});
-  });
+  for (std::int64_t done = 0; done < visible(); done += kModelBlock) {
+    const std::int64_t block = std::min(kModelBlock, visible() - done);
+    score_under_model(nullptr, first + done, block, thread_.block_scores);
+    for (std::int64_t j = 0; j < block; ++j) {
+      const float score = thread_.block_scores[j];
+      if (selectable(score)) selector.push({score, static_cast<std::int32_t>(first + done + j)});
+    }
+  }
   work_.selected = static_cast<std::int64_t>(selector.finish().size());
   note_last_score();
   work_.report.survivors = visible();

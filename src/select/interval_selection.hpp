@@ -39,24 +39,27 @@ struct Intervals {
 }
 
 struct Decided {
-  std::int64_t certain;  ///< selected without a score: written to entries, score = lower bound
+  std::int64_t certain;  ///< selected without a score: first in entries, score = lower bound
   std::int64_t open;     ///< to be scored: compact at the front of candidates.key
 };
 
 /// `wanted` = K. `above`: the (K+1)-th largest upper bound, `below`: the K-th largest lower bound; -inf for both where
 /// there are no more than K candidates. A candidate above the one is selected (T9 c), one below the other is not (T9 a,
-/// b).
+/// b). `entries` has room for all candidates, or for wanted + 1 where that is less.
 [[nodiscard]] inline Decided decide(const Intervals& candidates, std::int64_t wanted, float above, float below,
                                     Entry* entries) {
   const std::int32_t last_tie = last_index_that_ties(candidates, wanted, below);
   Decided decided{0, 0};
   for (std::int64_t j = 0; j < candidates.count; ++j) {
     const std::int32_t key = candidates.key[j];
-    if (candidates.lower[j] > above) {
-      entries[decided.certain++] = {candidates.lower[j], key};
-    } else if (candidates.upper[j] > below || (candidates.upper[j] == below && key <= last_tie)) {
-      candidates.key[decided.open++] = key;
-    }
+    const float lower = candidates.lower[j], upper = candidates.upper[j];
+    const int certain = lower > above ? 1 : 0;
+    const int reaches = upper > below ? 1 : 0, ties = upper == below ? 1 : 0, early = key <= last_tie ? 1 : 0;
+    // Written either way and kept where it counts: about half are open under sm90, which no branch foresees.
+    entries[decided.certain] = {lower, key};
+    candidates.key[decided.open] = key;
+    decided.certain += certain;
+    decided.open += (reaches | (ties & early)) & (1 - certain);
   }
   return decided;
 }
