@@ -430,12 +430,14 @@ void Worker::finish(bool scores_needed) {
   report.dot_products += static_cast<double>(visible()) * rows_per_key();
   // A floor that was too high is one only once: the next is proven. A row with too many survivors is so only once: it
   // is dense then.
+  bool went_dense = false;
   Found found = find_candidates();
   for (; found.outcome != Outcome::found; found = find_candidates()) {
     if (found.outcome == Outcome::too_many) {
       work_.screen = Screen::dense;
       report.path = Path::dense;
       report.reason = RowReason::too_many_survivors;
+      went_dense = true;
     } else {
       // Keys that a caller changes under a run can break what is proven, but not this loop: all are kept then.
       if (report.rescreened) report.threshold = -kInfinity;
@@ -443,8 +445,8 @@ void Worker::finish(bool scores_needed) {
     }
     screen_again(report.threshold);
   }
-  // A row that went dense before it came to its floor has been screened again, too.
-  if (report.threshold < report.predicted) report.rescreened = true;
+  // Too many survivors may hide that the floor was too high: such a row has been screened again, too.
+  if (went_dense && report.threshold < report.predicted) report.rescreened = true;
   resolve(found, scores_needed);
 }
 
