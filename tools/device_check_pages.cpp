@@ -82,7 +82,7 @@ void broken(Broken& out, Random& random, const Problem& problem, const Options& 
                                      std::numeric_limits<std::int32_t>::min()};
       out.device_request.back() = values[random.below(4)];
       out.host_request.back() = 0;
-      out.host_ks.back() = out.host_ke.back() = 0;
+      out.host_ks[static_cast<std::size_t>(t)] = out.host_ke[static_cast<std::size_t>(t)] = 0;
       out.bad_request = true;
     }
     out.device.row_request = TensorView<const std::int32_t, 1>::contiguous(out.device_request.data(), {shape.rows});
