@@ -1,6 +1,8 @@
 // Times complete calls of the CUDA backend on one GPU, and writes what was measured as JSON.
-// Usage: device_bench [--json FILE] [--seconds S] [--commit TEXT] [--keys N] [--heads H] [--rows Q] [--few] [--short]
-// [CASE...]; cases: prefill, few, hard, pairs, check (rows of what is timed against the CPU).
+// Usage: device_bench [--json FILE] [--seconds S] [--commit TEXT] [--keys N] [--heads H] [--rows Q] [--few]
+// [--in-order]
+// [--short] [--trace FILE]... [CASE...]; cases: prefill, few, decode, hard, pairs, traces (the files alone), check
+// (rows of what is timed against the CPU).
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -292,25 +294,69 @@ void time_few(const std::string& what, const Problem& host, std::int64_t top_k, 
   cudaStreamDestroy(stream);
 }
 
-/// A few rows of a timed problem against the CPU's model.
-void check_rows(const Data& data, std::int64_t top_k) {
-  Problem part = data.problem;
+/// A few rows of a timed problem of contiguous keys against the CPU's model.
+void check_rows(const Problem& whole, std::int64_t top_k) {
+  Problem part = whole;
   const std::int64_t rows = std::min<std::int64_t>(part.q.shape[0], 4), skip = part.q.shape[0] - rows;
   part.q.data = part.q.at(skip), part.q.shape[0] = rows;
   part.weights.data = part.weights.at(skip), part.weights.shape[0] = rows;
   part.ks.data = part.ks.at(skip), part.ks.shape[0] = rows;
   part.ke.data = part.ke.at(skip), part.ke.shape[0] = rows;
   Options options = options_of(top_k);
-  const OwnedSelection all = select(data.problem, options);
+  const OwnedSelection all = select(whole, options);
   options.backend = Backend::cpu;
   const OwnedSelection wanted = select(part, options);
   OwnedSelection found = wanted;
   std::copy(all.indices.end() - rows * top_k, all.indices.end(), found.indices.begin());
   std::copy(all.lengths.end() - rows, all.lengths.end(), found.lengths.begin());
   const std::string wrong = difference(wanted, found);
-  text::print(stdout, "last {} rows of {} x {} keys against the CPU: {}\n", rows, data.problem.q.shape[0],
-              shape_of(data.problem).keys, wrong.empty() ? "equal" : wrong);
+  text::print(stdout, "last {} rows of {} x {} keys against the CPU: {}\n", rows, whole.q.shape[0],
+              shape_of(whole).keys, wrong.empty() ? "equal" : wrong);
   std::fflush(stdout);
+  if (!wrong.empty()) throw Error(ErrorKind::internal, "what is timed is wrong");
+}
+
+/// A trace's tensors where an allocator would have put them; a file may start them at any byte, which the copy engine
+/// cannot describe.
+Data aligned(const Problem& file) {
+  Data data;
+  const auto copy = [](auto& to, const auto& view) {
+    std::int64_t count = 1;
+    for (const std::int64_t extent : view.shape) count *= extent;
+    to.assign(view.data, view.data + count);  // trace files are contiguous
+  };
+  const auto& keys = std::get<ContiguousKeys>(file.keys);
+  copy(data.q, file.q), copy(data.weights, file.weights), copy(data.ks, file.ks), copy(data.ke, file.ke);
+  copy(data.k, keys.codes), copy(data.scales, keys.scales);
+  data.problem = file;
+  data.problem.q.data = data.q.data(), data.problem.weights.data = data.weights.data();
+  data.problem.ks.data = data.ks.data(), data.problem.ke.data = data.ke.data();
+  data.problem.keys = ContiguousKeys{TensorView<const std::uint8_t, 2>::contiguous(data.k.data(), keys.codes.shape),
+                                     TensorView<const float, 1>::contiguous(data.scales.data(), keys.scales.shape)};
+  return data;
+}
+
+/// Decode of many sequences: one query each, keys of each in its own shuffled pages of 64.
+void time_decode(std::int64_t requests, std::int64_t keys, double seconds) {
+  constexpr std::int64_t kPage = 64, kPageBytes = kPage * (kDim + 4);
+  const std::int64_t columns = keys / kPage, pages = requests * columns;
+  Data data = make(requests, requests * keys, 32, true);
+  std::vector<std::uint8_t> cache(static_cast<std::size_t>(pages * kPageBytes));
+  std::vector<std::int32_t> table(static_cast<std::size_t>(pages));
+  for (std::int64_t page = 0; page < pages; ++page) {
+    std::memcpy(&cache[static_cast<std::size_t>(page * kPageBytes)],
+                &data.k[static_cast<std::size_t>(page * kPage * kDim)], kPage * kDim);
+    std::memcpy(&cache[static_cast<std::size_t>(page * kPageBytes + kPage * kDim)],
+                &data.scales[static_cast<std::size_t>(page * kPage)], kPage * 4);
+    table[static_cast<std::size_t>(page)] = static_cast<std::int32_t>(page * 1000003 % pages);  // coprime: a shuffle
+  }
+  for (std::int32_t& end : data.ke) end = static_cast<std::int32_t>(keys);
+  PagedKeys paged;
+  paged.cache = cache.data();
+  paged.pages = pages, paged.page_stride = kPageBytes, paged.page_size = kPage, paged.head_dim = kDim;
+  paged.block_table = TensorView<const std::int32_t, 2>::contiguous(table.data(), {requests, columns});
+  data.problem.keys = paged;
+  time_call(text::format("decode, {} sequences", requests), data.problem, 2048, seconds);
 }
 
 void write_json(const std::string& path, const std::string& commit) {
@@ -368,7 +414,7 @@ void time_hard(double seconds) {
 int main_timed(int argc, char** argv) {
   std::string json, commit = "unknown";
   double seconds = 1;
-  std::vector<std::string> cases;
+  std::vector<std::string> cases, traces;
   std::vector<std::int64_t> sizes = {131072, 262144, 524288, 1048576};
   std::vector<std::int64_t> head_counts = {32, 64}, row_counts = {1, 2, 4, 8, 32, 128};
   for (int i = 1; i < argc; ++i) {
@@ -385,8 +431,12 @@ int main_timed(int argc, char** argv) {
       head_counts = {std::atoll(argv[++i])};
     } else if (word == "--rows" && i + 1 < argc) {
       row_counts = {std::atoll(argv[++i])};
+    } else if (word == "--trace" && i + 1 < argc) {
+      traces.emplace_back(argv[++i]);
     } else if (word == "--few") {
       cuda::tuning().few = 1;
+    } else if (word == "--in-order") {
+      cuda::tuning().launches_in_order = true;
     } else if (word == "--short") {
       sizes = {131072, 1048576};
     } else {
@@ -400,15 +450,22 @@ int main_timed(int argc, char** argv) {
     for (const std::int64_t heads : head_counts)
       for (const std::int64_t keys : sizes) {
         const Data data = make(16384, keys, heads);
-        if (wanted("check") && keys == sizes[0]) check_rows(data, 2048);
+        if (wanted("check") && keys == sizes[0]) check_rows(data.problem, 2048);
         time_call("prefill", data.problem, 2048, seconds);
       }
   if (wanted("few"))
     for (const std::int64_t rows : row_counts) {
       const Data data = make(rows, 1048576, 32);
-      if (wanted("check")) check_rows(data, 2048);
+      if (wanted("check")) check_rows(data.problem, 2048);
       time_few("few", data.problem, 2048, std::min(seconds, 0.5));
     }
+  for (const std::string& file : traces) {
+    const Trace trace = Trace::open(file);
+    const Data data = aligned(trace.problem());
+    if (wanted("check")) check_rows(data.problem, 2048);
+    time_call(file.substr(file.rfind('/') + 1), data.problem, 2048, seconds);
+  }
+  if (wanted("decode")) time_decode(32, 65536, std::min(seconds, 0.3));
   if (wanted("pairs"))
     for (const std::int64_t heads : head_counts) time_pairs(make(16384, sizes.back(), heads), 2048, seconds);
   if (wanted("hard")) time_hard(std::min(seconds, 0.3));
