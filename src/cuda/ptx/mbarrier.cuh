@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cuda/ptx>
 
 namespace dosa::cuda::ptx {
 
@@ -10,25 +11,28 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
 }
 
 __device__ inline void mbarrier_init(std::uint64_t* barrier, std::uint32_t count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
+  ::cuda::ptx::mbarrier_init(barrier, count);
 }
 /// Makes initialised barriers visible to the copy engine.
-__device__ inline void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ inline void fence_barrier_init() {
+  ::cuda::ptx::fence_mbarrier_init(::cuda::ptx::sem_release, ::cuda::ptx::scope_cluster);
+}
 /// Orders this thread's ordinary shared memory accesses before later ones of the copy engine and the tensor cores.
-__device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ inline void fence_async_proxy() { ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared); }
 
 __device__ inline void mbarrier_arrive(std::uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+  static_cast<void>(::cuda::ptx::mbarrier_arrive(barrier));
 }
 __device__ inline void mbarrier_arrive_expect(std::uint64_t* barrier, std::uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
+  static_cast<void>(::cuda::ptx::mbarrier_arrive_expect_tx(::cuda::ptx::sem_release, ::cuda::ptx::scope_cta,
+                                                           ::cuda::ptx::space_shared, barrier, bytes));
 }
 /// Arrives when this thread's earlier cp.async copies have landed.
 __device__ inline void mbarrier_arrive_copies(std::uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 __device__ inline void mbarrier_wait(std::uint64_t* barrier, std::uint32_t parity) {
+  // Not cuda::ptx: its bool costs the loop five instructions.
   asm volatile(
       "{\n"
       ".reg .pred p;\n"
