@@ -31,14 +31,11 @@ __device__ std::uint32_t prefix(std::uint32_t* starts, int count) {
   std::uint32_t before = 0;
   if (threadIdx.x >= 32) return 0;
   for (int base = 0; base < count; base += 32) {
-    std::uint32_t running = base + lane < count ? starts[base + lane + 1] : 0;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const std::uint32_t other = __shfl_up_sync(kAllLanes, running, step);
-      if (lane >= step) running += other;
-    }
-    if (base + lane < count) starts[base + lane + 1] = before + running;
-    before += __shfl_sync(kAllLanes, running, 31);
+    const std::uint32_t mine = base + lane < count ? starts[base + lane + 1] : 0;
+    std::uint32_t all;
+    const std::uint32_t below = sum_of_lanes_below(mine, &all);
+    if (base + lane < count) starts[base + lane + 1] = before + below + mine;
+    before += all;
   }
   if (lane == 0) starts[0] = 0;
   return before;

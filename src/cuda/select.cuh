@@ -2,11 +2,23 @@
 // compaction, output. Nothing here assumes a capacity or drops an entry.
 #pragma once
 
+#include <cub/warp/warp_scan.cuh>
+
 #include "cuda/rows.cuh"
 
 namespace dosa::cuda {
 
 constexpr int kBins = 256;
+
+/// What the lanes below hold together; `all`: what the whole warp holds.
+__device__ inline std::uint32_t sum_of_lanes_below(std::uint32_t value, std::uint32_t* all = nullptr) {
+  using Scan = cub::WarpScan<std::uint32_t>;
+  typename Scan::TempStorage none;  // 32 lanes exchange by shuffles
+  std::uint32_t below, sum;
+  Scan(none).ExclusiveSum(value, below, sum);
+  if (all != nullptr) *all = sum;
+  return below;
+}
 
 /// Ascending value = the total order's first entry first; -0 and +0 become equal.
 __device__ inline std::uint64_t order_key(const Entry& entry) {
@@ -117,13 +129,7 @@ struct Team {
     std::uint32_t sum = 0;
 #pragma unroll
     for (int j = 0; j < kEach; ++j) sum += own[j];
-    std::uint32_t running = sum;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const std::uint32_t other = __shfl_up_sync(kAllLanes, running, step);
-      if (lane >= step) running += other;
-    }
-    running -= sum;
+    std::uint32_t running = sum_of_lanes_below(sum);
     std::uint32_t my_bin = 0, my_before = 0, my_inside = 0;
     bool found = false;
 #pragma unroll
@@ -231,13 +237,7 @@ __device__ inline Entry* sort_by_score(const Team<1>& team, Entry* entries, Entr
     std::uint32_t own[kEach], sum = 0;
 #pragma unroll
     for (int j = 0; j < kEach; ++j) sum += own[j] = team.histogram[team.lane * kEach + j];
-    std::uint32_t running = sum;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const std::uint32_t other = __shfl_up_sync(kAllLanes, running, step);
-      if (team.lane >= step) running += other;
-    }
-    running -= sum;
+    std::uint32_t running = sum_of_lanes_below(sum);
 #pragma unroll
     for (int j = 0; j < kEach; ++j) team.histogram[team.lane * kEach + j] = running, running += own[j];
     __syncwarp();
@@ -290,15 +290,10 @@ __device__ void place_span(std::uint32_t* bits, const Entry* entries, std::int32
     const uint4 four = mine ? quads[base + lane] : make_uint4(0, 0, 0, 0);
     const auto x = static_cast<std::uint32_t>(__popc(four.x)), y = x + static_cast<std::uint32_t>(__popc(four.y)),
                z = y + static_cast<std::uint32_t>(__popc(four.z)), sum = z + static_cast<std::uint32_t>(__popc(four.w));
-    std::uint32_t running = sum;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const std::uint32_t other = __shfl_up_sync(kAllLanes, running, step);
-      if (lane >= step) running += other;
-    }
-    const std::uint32_t first = before + running - sum;
+    std::uint32_t all;
+    const std::uint32_t first = before + sum_of_lanes_below(sum, &all);
     if (mine) quads[kQuads + base + lane] = make_uint4(first, first + x, first + y, first + z);
-    before += __shfl_sync(kAllLanes, running, 31);
+    before += all;
   }
   __syncwarp();
   for (std::int32_t i = begin + lane; i < end; i += 32) {
