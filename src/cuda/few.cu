@@ -316,6 +316,7 @@ __device__ void score_tiles(const Params& p, const FewParams& f, FewControl& s, 
     notes.begin(i);
     if (pieces && tile / kFewScaleTiles != piece) ptx::mbarrier_wait(&s.scales[piece = tile / kFewScaleTiles], 0);
     ptx::mbarrier_wait(&s.full[ring.stage], ring.phase);
+    __syncwarp();
     // Read before the scores of the same keys take their place: the MMA below keeps the warp together.
     const float scale[2] = {scales[tile * kFewTile + local], scales[tile * kFewTile + local + 8]};
     const ptx::Descriptor a_of(codes + static_cast<std::uint32_t>(ring.stage * sizes.tile_bytes()));
