@@ -135,7 +135,6 @@ const Machine& machine() {
   return seen;
 }
 
-constexpr Isa kBestFirst[] = {Isa::amx, Isa::avx512bf16, Isa::avx512, Isa::avx2, Isa::portable};
 
 const Kernels* table(Isa isa) {
   switch (isa) {
@@ -190,7 +189,7 @@ std::string offer(Isa isa) {
 
 std::string available_names() {
   std::string names;
-  for (const Isa isa : kBestFirst) {
+  for (const Isa isa : best_first(machine().processor)) {
     if (obstacle(isa).empty()) names.append(names.empty() ? "" : ", ").append(name(isa));
   }
   return names;
@@ -201,6 +200,12 @@ std::string described(Isa isa, const std::string& by) { return text::format("{} 
 }  // namespace
 
 std::atomic<const Kernels*> tiles_stand_in{nullptr};
+
+std::span<const Isa> best_first(std::string_view processor) {
+  static constexpr Isa kIntel[] = {Isa::amx, Isa::avx512, Isa::avx512bf16, Isa::avx2, Isa::portable};
+  static constexpr Isa kOthers[] = {Isa::amx, Isa::avx512bf16, Isa::avx512, Isa::avx2, Isa::portable};
+  return processor.find("Intel") != std::string_view::npos ? std::span<const Isa>(kIntel) : kOthers;
+}
 
 Choice choose(Isa asked) {
   std::string by = "asked for";
@@ -224,7 +229,7 @@ Choice choose(Isa asked) {
     return {table(asked), described(asked, by), by};
   }
   std::string passed;
-  for (const Isa isa : kBestFirst) {
+  for (const Isa isa : best_first(machine().processor)) {
     const std::string missing = obstacle(isa);
     if (missing.empty()) {
       by = "the best available";
@@ -237,7 +242,7 @@ Choice choose(Isa asked) {
 
 std::vector<IsaInfo> available_isas() {
   std::vector<IsaInfo> isas;
-  for (const Isa isa : kBestFirst) {
+  for (const Isa isa : best_first(machine().processor)) {
     const std::string missing = obstacle(isa);
     isas.push_back({isa, missing.empty(), missing.empty() ? offer(isa) : missing});
   }

@@ -35,11 +35,23 @@ class Environment {  // DOSA_ISA for the length of a test
 
 TEST(Dispatch, EveryInstructionSetIsListedOnceBestFirst) {
   const auto isas = available_isas();
-  constexpr Isa wanted[] = {Isa::amx, Isa::avx512bf16, Isa::avx512, Isa::avx2, Isa::portable};
-  ASSERT_EQ(isas.size(), std::size(wanted));
+  const auto wanted = best_first(processor_name());
+  ASSERT_EQ(isas.size(), wanted.size());
   for (std::size_t i = 0; i < isas.size(); ++i) EXPECT_EQ(isas[i].isa, wanted[i]);
   EXPECT_TRUE(isas.back().available);
   for (const IsaInfo& isa : isas) EXPECT_FALSE(isa.why.empty());
+}
+
+TEST(Dispatch, OnIntelF32ProductsComeBeforeBf16Pairs) {
+  using Order = std::vector<Isa>;
+  const auto order = [](std::string_view processor) {
+    const auto isas = best_first(processor);
+    return Order(isas.begin(), isas.end());
+  };
+  EXPECT_EQ(order("Intel(R) Xeon(R) Processor"),
+            (Order{Isa::amx, Isa::avx512, Isa::avx512bf16, Isa::avx2, Isa::portable}));
+  EXPECT_EQ(order("AMD EPYC 9555"), (Order{Isa::amx, Isa::avx512bf16, Isa::avx512, Isa::avx2, Isa::portable}));
+  EXPECT_EQ(order(""), order("AMD EPYC 9555"));
 }
 
 TEST(Dispatch, WhatIsAskedForIsGivenOrRefusedWithTheReason) {
