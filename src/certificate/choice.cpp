@@ -29,24 +29,26 @@ int count_positive(const float* dots, int count) noexcept {
 
 }  // namespace
 
-SampleModel::SampleModel(const RowInput& input, const RowFacts& facts, float scale_limit, float* memory) noexcept
+SampleModel::SampleModel(const RowInput& input, const RowFacts& facts, float scale_limit, double per_norm,
+                         float* memory) noexcept
     : input_(input), facts_(facts), scale_limit_(scale_limit) {
   random_ = input.sample.keys - input.sample.likely_winners;
   for (float** piece : {&score_, &threshold_, &inverse_, &bound_, &all_, &first_, &second_, &hard_}) {
     *piece = memory;
     memory += input.sample.keys;
   }
-  if (random_ > 0) measure_sample();
+  if (random_ > 0) measure_sample(static_cast<float>(per_norm));
   order_heads();
 }
 
-void SampleModel::measure_sample() noexcept {
+void SampleModel::measure_sample(float per_norm) noexcept {
   const Sample& sample = input_.sample;
   std::fill_n(score_, random_, 0.0F);
   for (int h = 0; h < facts_.heads; ++h) {
     if (facts_.weight[h] != 0) input_.loops->add_relu(score_, dots(h), static_cast<float>(facts_.weight[h]), random_);
   }
   const float* scale = sample.scale + sample.likely_winners;
+  input_.loops->add(score_, sample.norm + sample.likely_winners, -per_norm, random_);
   double sum = 0, squares = 0;
   for (int s = 0; s < random_; ++s) {
     score_[s] *= scale[s];
@@ -133,6 +135,18 @@ void SampleModel::order_heads() noexcept {
 
 double SampleModel::survival(const float* aggregate) const noexcept {
   return static_cast<double>(input_.loops->survivors({bound_, threshold_, inverse_}, aggregate, random_)) / random_;
+}
+
+double SampleModel::reaching(float score, int aggregates) const noexcept {
+  if (random_ <= 0) return 1;
+  const float* const scale = input_.sample.scale + input_.sample.likely_winners;
+  int reach = 0;
+  for (int s = 0; s < random_; ++s) {
+    const float aggregate = aggregates == 0 ? 0 : (aggregates == 1 ? first_ : second_)[s];
+    const bool below = scale[s] * (bound_[s] - aggregate) < score && scale[s] >= 0 && scale[s] <= scale_limit_;
+    reach += below ? 0 : 1;
+  }
+  return static_cast<double>(reach) / random_;
 }
 
 void SampleModel::measure(int retained, const Projection& rest, double per_norm, int aggregates,

@@ -16,8 +16,9 @@ struct HeadOrder {
 /// Measures a sample once for a row, then answers for any number of retained heads.
 class SampleModel {
  public:
-  /// Keys with a scale above `scale_limit` have no bound. `memory`: floats(keys) floats.
-  SampleModel(const RowInput& input, const RowFacts& facts, float scale_limit, float* memory) noexcept;
+  /// Keys with a scale above `scale_limit` have no bound. `per_norm`: what a unit of |k| takes a score's lower bound
+  /// below the score, for the threshold is one. `memory`: floats(keys) floats.
+  SampleModel(const RowInput& input, const RowFacts& facts, float scale_limit, double per_norm, float* memory) noexcept;
   [[nodiscard]] static std::size_t floats(int keys) noexcept { return 8 * static_cast<std::size_t>(keys) + 64; }
 
   [[nodiscard]] const HeadOrder& heads() const noexcept { return heads_; }
@@ -29,11 +30,14 @@ class SampleModel {
   /// for model and arithmetic a unit of |k|.
   void measure(int retained, const Projection& rest, double per_norm, int aggregates, double* survival_of) noexcept;
 
+  /// Share of the random keys whose bound, with that many aggregates of the last measure(), reaches a score.
+  [[nodiscard]] double reaching(float score, int aggregates) const noexcept;
+
   /// Members of aggregate a of the last measure(), by head.
   [[nodiscard]] const bool* members(int a) const noexcept { return members_[a]; }
 
  private:
-  void measure_sample() noexcept;
+  void measure_sample(float per_norm) noexcept;
   void order_heads() noexcept;
   [[nodiscard]] const float* dots(int head) const noexcept {
     return input_.sample.dots + static_cast<std::ptrdiff_t>(head) * input_.sample.stride + input_.sample.likely_winners;

@@ -122,7 +122,22 @@ Assembly assemble(const RowInput& input, std::span<std::byte> scratch) {
   if (!model.finite) return assembly;
 
   auto* cache = carve.take<double>(static_cast<std::size_t>(heads) * static_cast<std::size_t>(heads));
-  SampleModel sample(input, facts, model.scale_limit, carve.take<float>(SampleModel::floats(input.sample.keys)));
+  // What a key of typical shape pays for the model: prefix norms grow like the square root of the prefix, the largest
+  // power of two of a chunk is about 2.5 times the root mean square of a code.
+  double per_norm = model.feature[cpu::kNorm];
+  for (int h = 0; h < heads; ++h) {
+    per_norm += std::fabs(facts.weight[h]) * facts.norm[h] *
+                (input.arithmetic.dot_error + (heads + 16) * input.arithmetic.epilogue_error);
+  }
+  if (input.model == ScoreModel::sm90) {
+    const int chunks = dim / 32;
+    for (int s = 0; s < chunks; ++s) {
+      per_norm += model.feature[cpu::kModel + 2 * s] * 2.5 / std::sqrt(static_cast<double>(dim)) +
+                  model.feature[cpu::kModel + 2 * s + 1] * std::sqrt(static_cast<double>(s) / chunks);
+    }
+  }
+  SampleModel sample(input, facts, model.scale_limit, per_norm,
+                     carve.take<float>(SampleModel::floats(input.sample.keys)));
   auto& bound = *carve.take<RealBound>(1);
   auto& mean = *carve.take<MeanDots>(1);
   bound = RealBound{};
@@ -140,21 +155,6 @@ Assembly assemble(const RowInput& input, std::span<std::byte> scratch) {
   };
 
   const int most = input.ablation.aggregate ? (input.ablation.second_aggregate ? 2 : 1) : 0;
-  // What a key of typical shape pays for the model: prefix norms grow like the square root of the prefix, the largest
-  // power of two of a chunk is about 2.5 times the root mean square of a code.
-  double per_norm = model.feature[cpu::kNorm];
-  for (int h = 0; h < heads; ++h) {
-    per_norm += std::fabs(facts.weight[h]) * facts.norm[h] *
-                (input.arithmetic.dot_error + (heads + 16) * input.arithmetic.epilogue_error);
-  }
-  if (input.model == ScoreModel::sm90) {
-    const int chunks = dim / 32;
-    for (int s = 0; s < chunks; ++s) {
-      per_norm += model.feature[cpu::kModel + 2 * s] * 2.5 / std::sqrt(static_cast<double>(dim)) +
-                  model.feature[cpu::kModel + 2 * s + 1] * std::sqrt(static_cast<double>(s) / chunks);
-    }
-  }
-
   double survival[kMaxAggregates + 1];
   int retained = 0, aggregates = 0;
   Projection rest;
@@ -180,6 +180,7 @@ Assembly assemble(const RowInput& input, std::span<std::byte> scratch) {
       if (!(cost < choice.cost)) continue;
       choice.cost = cost;
       choice.survival = survival[a];
+      choice.kept = sample.reaching(input.floor, a);
       retained = r;
       aggregates = a;
       rest = candidate;

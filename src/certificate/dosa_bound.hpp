@@ -33,7 +33,8 @@ struct RowInput {
   Ablation ablation;
   int retained_heads = 0;  ///< 0: choose by the sample
   Sample sample;
-  double refine_cost = 1.4;  ///< cost of refining one survivor, in dense scores (measured: bench)
+  double refine_cost = 1.4;         ///< cost of refining one survivor, in dense scores (measured: bench)
+  float floor = -__builtin_inff();  ///< the row's predicted threshold, for Choice::kept
   const cpu::RowLoops* loops = &cpu::portable_kernels()->loops;
   const Measured* measured = nullptr;  ///< of this row and model, by measure(); nullptr: each form reads the row itself
 };
@@ -44,6 +45,7 @@ struct Choice {
   int aggregates = 0;
   double survival = 1;  ///< predicted share of keys that survive
   double cost = 1;      ///< predicted cost relative to dense
+  double kept = 1;      ///< share of the random keys whose bound reaches the floor
 };
 
 /// Scratch bytes that `dense_form` and `dosa_form` need (H and D up to the contract's limits).

@@ -40,8 +40,7 @@ constexpr Kernels kKernels{Isa::avx512bf16,       Table::keys,        bf16_arith
                            Table::form_bytes,     Table::make_panel,  pack_panel<PairSink>, Table::make_form,
                            Table::upper,          Table::bounds,      Table::screen,        Table::dots,
                            avx512::model_bytes,   avx512::model_row,  avx512::model_scores, count_not_below_512,
-                           positions_between_512, values_between_512, keep_not_below_512,   kRowLoops512,
-                           Costs{.refine = 2.3}};
+                           positions_between_512, values_between_512, keep_not_below_512,   kRowLoops512};
 
 }  // namespace
 

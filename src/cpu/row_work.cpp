@@ -20,7 +20,11 @@ constexpr float kUnknown = std::numeric_limits<float>::quiet_NaN();
 // Below this a sample of 256 keys costs more than it can save.
 constexpr std::int64_t kShortWindow = 4096;
 // A certified row must promise a gain that survives the sample's noise: a wrong guess costs a second, dense pass.
-constexpr double kWorthwhile = 0.9;
+constexpr double kWorthwhile = 0.95;
+// So many times the survivors that would take all of a certified row's gain may reach its floor: on the traces up to
+// twice as many do, for the floor lies three deviations below the threshold. A row gives up at half of its keys; what a
+// sample expects to come near to that may be more.
+constexpr double kCrowd = 3, kMostKept = 0.5, kMostSurvivors = 0.3;
 // A floor pays where most keys lie below it: the sample's noise alone doubles a share of winners of one in 32.
 constexpr std::int64_t kPredictable = 8;
 // Best first refines this many times K keys with the largest bounds; the K-th largest of their lower bounds is the
@@ -141,6 +145,7 @@ bool Worker::make_dense() {
 certificate::Choice Worker::make_dosa(const certificate::Sample& sample) {
   certificate::RowInput input = row_input();
   input.sample = sample;
+  input.floor = work_.floor;
   FormSpec spec;
   const certificate::Choice choice =
       certificate::dosa_form(input, {thread_.certificate, thread_.certificate_bytes}, thread_.rows, thread_.coef, spec);
@@ -177,6 +182,10 @@ void Worker::choose_path() {
   }
   if (options_.path == Path::automatic) {
     if (choice.cost + kernels_.costs.key > kWorthwhile) return;
+    // Where a crowd of keys lies about the threshold, a sample cannot tell on which side of it.
+    const double gain = 1 - (choice.retained + choice.aggregates) / heads();
+    if (predict && choice.kept > std::min(kCrowd * gain / kernels_.costs.refine, kMostKept)) return;
+    if (choice.survival > kMostSurvivors) return;
     report.reason = RowReason::measured;
   }
   work_.screen = Screen::dosa;

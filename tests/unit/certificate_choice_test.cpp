@@ -42,7 +42,8 @@ INSTANTIATE_TEST_SUITE_P(Inputs, CertificateChoiceOn,
                          testing::Values("all_equal", "relu_plateau", "relu_plateau_signed", "negative_zero",
                                          "top_unique_rest_equal", "narrow_band", "concentrated", "few_values_3",
                                          "all_pos_inf", "both_inf", "nan_some", "nan_most", "scales_huge",
-                                         "scales_tiny", "scales_ue8m0", "codes_one_hot", "codes_cancelling"),
+                                         "scales_tiny", "scales_ue8m0", "codes_one_hot", "codes_cancelling",
+                                         "crowded_boundary", "tiny_fp16", "codes_uniform"),
                          [](const auto& test) { return test.param; });
 
 }  // namespace
