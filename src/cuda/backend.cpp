@@ -38,6 +38,10 @@ void launch_stream(const Call& call, Mode mode, int chunks, cudaStream_t stream)
 void launch_few(const Call& call, cudaStream_t stream) {
   const FewLayout& few = call.layout.few;
   const int shared_bytes = few.sizes.bytes() + 1024;  // the start is rounded up to a multiple of 1024
+  check(cudaMemsetAsync(call.params.counters, 0,
+                        few.zeroed - call.layout.counters + static_cast<std::size_t>(few.passes) * few.pass_bytes,
+                        stream),
+        "counters");
   check(cudaFuncSetAttribute(few.function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes), "shared memory");
   Params p = call.params;
   for (int pass = 0; pass < few.passes; ++pass) {

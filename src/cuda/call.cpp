@@ -150,9 +150,12 @@ FewLaunch few_launch(const Call& call, int pass) {
   few.first_row = pass * at.rows;
   few.box_rows = p.is_paged ? std::min(p.paged.page_size, kFewTile) : kFewTile;
   few.backwards = pass % 2 != 0;
-  few.progress = reinterpret_cast<FewProgress*>(call.base + at.progress);
-  few.histograms = reinterpret_cast<std::uint32_t*>(few.progress + 1);
-  few.lists = reinterpret_cast<FewListedKey*>(call.base + at.lists);
+  std::byte* const zeroed = call.base + at.zeroed + static_cast<std::size_t>(pass) * at.pass_bytes;
+  few.arrived = reinterpret_cast<std::uint32_t*>(zeroed);
+  few.listed = reinterpret_cast<std::uint32_t*>(zeroed + 128);
+  few.first_histogram = reinterpret_cast<std::uint32_t*>(zeroed + 256);
+  few.later_histograms = reinterpret_cast<std::uint32_t*>(call.base + at.later_histograms);
+  few.lists = reinterpret_cast<std::uint32_t*>(call.base + at.lists);
   few.counts = reinterpret_cast<FewCounts*>(call.base + at.counts);
   few.winners = reinterpret_cast<Entry*>(call.base + at.winners);
   if (p.loader == Loader::tma) launch.map = encode_map(p, few.box_rows);

@@ -1,18 +1,19 @@
 // One launch for few rows (decode, next_n): every score of the call stays in the shared memory of the chip, and the
-// exact Top-K is found there. Up to four rows whose scores fit: 132 SMs x about 190 KB, 6 million scores.
+// exact Top-K is found there. Up to four rows whose scores fit, 132 SMs x about 190 KB: 6 MB, 1.5 M scores... a row.
 //
 // Account for 1 row, H = 32, D = 128, 1M keys, on 132 SMs:
 //   memory         132 bytes a key: 138 MB, 32 to 35 us at 3.9 to 4.3 TB/s. All else must stay under it:
 //                  an SM has about 450 cycles for each tile of 64 keys.
 //   tensor cores   64 * 32 * 128 / 4096 = 64 cycles a tile and row (256 for 4 rows)
-//   shared memory  8 KiB in, 8 KiB of A and 4 KiB of B a tile: 160 of 450 cycles (4 rows: 256, and 128 for weights)
-//   epilogue       1 row: 16 accumulators a thread, 16 FMNMX, 16 FMUL or FFMA, 16 for sums, shuffles, store and loop;
-//                  4 rows: 64 accumulators, about 190 instructions. Issue slots of each scheduler, a tile
-//   ring           20 stages of 8 KiB (8 for 4 rows); about 40 KB in flight an SM cover 4.3 TB/s x 1.2 us
-//   selection      hidden under the loads: the early histogram, the bound, keys that reach it. Not hidden: 2 meetings
-//                  of the grid of about 1.3 us, and about as much again for what L2 is asked between them
-// Keys are M, heads are N. A quad's four lanes serve 1, 2 or 4 rows side by side: columns are permuted so that a row's
-// eight served chains lie over 4, 2 lanes or in one, and 2, 1 or no shuffles add them up in the served order.
+//   shared memory  8 KiB in, 8 KiB of A and 4 KiB of B a tile: 160 of 450 cycles
+//   epilogue       16 accumulators a thread: 16 FMNMX, 16 FMUL or FFMA, 16 for sums, shuffles, store and loop: about 60
+//                  issue slots a tile and row on each scheduler
+//   ring           20 stages of 8.25 KiB (9 for 4 rows); about 40 KB in flight an SM cover 4.3 TB/s x 1.2 us
+//   selection      one histogram pass over 8,000 scores an SM, 2 grid barriers of about 1.5 us (4 where scores crowd in
+//                  one bin), 16 KiB of bins and about 10 KiB of listed keys read by every SM from L2
+// Keys are M, heads are N in their natural order: 8 heads a thread, the eight chains lie over the four lanes of a quad,
+// two shuffles add them up in the served order. Padding 1 row to the 128 columns of the big kernel costs four times the
+// epilogue.
 #include "cuda/few.cuh"
 #include "cuda/few_select.cuh"
 #include "cuda/ptx/copy.cuh"
@@ -21,6 +22,12 @@
 
 namespace dosa::cuda {
 namespace {
+
+/// The tiles of one block: contiguous, in key order.
+struct FewWalk {
+  Part part;
+  std::int32_t first_key = 0, tiles = 0;
+};
 
 __device__ FewWalk few_walk(const Params& p, const FewParams& f, DeviceRow& row) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -43,168 +50,82 @@ __device__ inline int swizzled(int vector, int piece, int vectors) {
   return piece / 8 * vectors * 128 + vector * 128 + ((piece % 8 ^ (vector & 7)) << 4);
 }
 
-/// Where a key's codes and scale lie; nothing for keys no row may see and for pages that do not exist. Those are noted
-/// in the block's own status: the call's is cleared while the launch runs.
-__device__ KeyAddress few_key(FewControl& s, const KeySource& keys, const Part& part, std::int32_t key) {
-  if (key < part.first || key >= part.last) return {nullptr, nullptr};
-  const KeyAddress address = keys.locate(key);
-  if (address.codes == nullptr) atomicOr(&s.status, static_cast<std::uint32_t>(kStatusPage));
-  return address;
-}
-
-/// Page coordinate of a box: a page past the cache (zeros arrive) where nothing visible lies or the page is not there.
-__device__ std::int32_t few_page(const Params& p, FewControl& s, const Part& part, std::int32_t key, std::int32_t box) {
-  if (!p.is_paged) return 0;
-  const auto nowhere = static_cast<std::int32_t>(p.paged.pages);
-  if (key + box <= part.first || key >= part.last) return nowhere;
-  const auto& table = p.paged.block_table;
-  const std::int32_t page = table.data[part.request * table.strides[0] + (key >> p.page_shift) * table.strides[1]];
-  if (page >= 0 && page < nowhere) return page;
-  atomicOr(&s.status, static_cast<std::uint32_t>(kStatusPage));
-  return nowhere;
-}
-
-/// The warp that loads: a tile a stage. Scales go where the keys' scores of row 0 will be: contiguous ones by pieces of
-/// 1,024 keys (256 bytes are too little for a DRAM page), others with their tile.
 template <int kPanels>
-struct FewLoader {
-  const Params& p;
-  const FewParams& f;
-  const CUtensorMap& map;
-  FewControl& s;
-  std::uint8_t* codes;
-  float* scales;
-  const FewWalk& walk;
-  int lane;
-
-  __device__ bool pieces() const { return p.loader == Loader::tma && p.scales_together; }
-
-  __device__ void load_scales(int piece) const {
-    const std::int32_t at = piece * kFewScaleTiles * kFewTile, first = walk.first_key + at;
-    const std::int32_t size = min(min(kFewScaleTiles * kFewTile, walk.tiles * kFewTile - at), p.keys - first);
-    const std::int32_t whole = size & ~3;  // a copy has a multiple of 16 bytes; what is left are the last keys of all
-    const float* const from = p.contiguous.scales.data + first;
-    if (lane < size - whole) scales[at + whole + lane] = from[whole + lane];
-    __syncwarp();
-    if (lane == 0) {
-      const auto bytes = static_cast<std::uint32_t>(4 * whole);
-      if (bytes != 0) ptx::bulk_load(scales + at, from, bytes, &s.scales[piece]);
-      ptx::mbarrier_arrive_expect(&s.scales[piece], bytes);
-    }
-  }
-
-  __device__ void fill_tma(int tile, int stage) const {
-    const std::int32_t box = f.box_rows, first = walk.first_key + tile * kFewTile;
-    std::uint8_t* const to = codes + stage * f.sizes.tile_bytes();
-    float* const scales_to = scales + tile * kFewTile;
-    std::uint64_t* const full = &s.full[stage];
-    std::uint32_t bytes = 0;
-    bool loose = false;
-    const std::int32_t key = first + lane * box;
-    if (lane * box < kFewTile) {
-      const std::int32_t page = few_page(p, s, walk.part, key, box);
-      const std::int32_t row = p.is_paged ? key & (p.paged.page_size - 1) : key;
+__device__ void fill_tile_tma(const Params& p, const FewParams& f, const CUtensorMap& map, std::uint8_t* codes,
+                              float* scales, std::uint64_t* full, const Part& part, std::int32_t first) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const std::int32_t box = f.box_rows;
+  std::uint32_t bytes = 0;
+  bool loose = false;
+  const std::int32_t key = first + lane * box;
+  if (lane * box < kFewTile) {
+    const std::int32_t page = box_page(p, part, key, box);
+    const std::int32_t row = p.is_paged ? key & (p.paged.page_size - 1) : key;
 #pragma unroll
-      for (int panel = 0; panel < kPanels; ++panel)
-        ptx::tma_load(to + panel * kFewTile * 128 + lane * box * 128, &map, full, panel * 128, row, page);
-      bytes = static_cast<std::uint32_t>(kPanels * 128 * box);
-      if (!pieces()) {
-        if (const float* const from = p.is_paged ? box_scales(p, key, box, page) : nullptr; from != nullptr) {
-          ptx::bulk_load(scales_to + lane * box, from, static_cast<std::uint32_t>(4 * box), full);
-          bytes += static_cast<std::uint32_t>(4 * box);
-        } else {
-          loose = true;
-        }
-      }
+    for (int panel = 0; panel < kPanels; ++panel)
+      ptx::tma_load(codes + panel * kFewTile * 128 + lane * box * 128, &map, full, panel * 128, row, page);
+    bytes = static_cast<std::uint32_t>(kPanels * 128 * box);
+    if (const float* const from = box_scales(p, key, box, page); from != nullptr) {
+      ptx::bulk_load(scales + lane * box, from, static_cast<std::uint32_t>(4 * box), full);
+      bytes += static_cast<std::uint32_t>(4 * box);
+    } else {
+      loose = true;
     }
-    for (std::uint32_t waiting = __ballot_sync(kAllLanes, loose); waiting != 0; waiting &= waiting - 1) {
-      const std::int32_t at = (__ffs(static_cast<int>(waiting)) - 1) * box;
-      const KeySource keys = keys_of_request(p, walk.part.request);
-      for (int j = lane; j < box; j += 32) {
-        const KeyAddress address = few_key(s, keys, walk.part, first + at + j);
-        scales_to[at + j] = address.scale != nullptr ? *address.scale : __int_as_float(0x7fffffff);
-      }
-    }
-    // Bytes may arrive before they are expected: the phase is open until the one arrival.
-    bytes = __reduce_add_sync(kAllLanes, bytes);
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive_expect(full, bytes);
   }
-
-  /// The same bytes by ordinary copies of the warp.
-  __device__ void fill_plain(int tile, int stage) const {
-    const std::int32_t first = walk.first_key + tile * kFewTile;
-    std::uint8_t* const codes_to = codes + stage * f.sizes.tile_bytes();
-    const KeySource keys = keys_of_request(p, walk.part.request);
-    for (int i = lane; i < kFewTile; i += 32) {
-      const KeyAddress address = few_key(s, keys, walk.part, first + i);
-      scales[tile * kFewTile + i] = address.scale != nullptr ? *address.scale : __int_as_float(0x7fffffff);
+  for (std::uint32_t waiting = __ballot_sync(kAllLanes, loose); waiting != 0; waiting &= waiting - 1) {
+    const std::int32_t at = (__ffs(static_cast<int>(waiting)) - 1) * box;
+    const KeySource keys = keys_of_request(p, part.request);
+    for (int j = lane; j < box; j += 32) {
+      const KeyAddress address = visible_key(p, keys, part, first + at + j);
+      scales[at + j] = address.scale != nullptr ? *address.scale : __int_as_float(0x7fffffff);
     }
-    constexpr int kPieces = kPanels * 8;
-    for (int i = lane; i < kFewTile * kPieces; i += 32) {
-      const int vector = i / kPieces, piece = i % kPieces;
-      std::uint8_t* const to = codes_to + swizzled(vector, piece, kFewTile);
-      const KeyAddress address =
-          piece * 16 < p.head_dim ? few_key(s, keys, walk.part, first + vector) : KeyAddress{nullptr, nullptr};
-      if (address.codes == nullptr) {
-        *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
-      } else if (p.code_alignment == 16) {
-        ptx::copy_async<16>(to, address.codes + piece * 16);
-      } else if (p.code_alignment == 4) {
+  }
+  ptx::mbarrier_arrive_expect(full, bytes);
+}
+
+/// The same bytes by ordinary copies of one warp.
+template <int kPanels>
+__device__ void fill_tile_plain(const Params& p, std::uint8_t* codes, float* scales, std::uint64_t* full,
+                                const Part& part, std::int32_t first) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const KeySource keys = keys_of_request(p, part.request);
+  for (int i = lane; i < kFewTile; i += 32) {
+    const KeyAddress address = visible_key(p, keys, part, first + i);
+    scales[i] = address.scale != nullptr ? *address.scale : __int_as_float(0x7fffffff);
+  }
+  constexpr int kPieces = kPanels * 8;
+  for (int i = lane; i < kFewTile * kPieces; i += 32) {
+    const int vector = i / kPieces, piece = i % kPieces;
+    std::uint8_t* const to = codes + swizzled(vector, piece, kFewTile);
+    const KeyAddress address =
+        piece * 16 < p.head_dim ? visible_key(p, keys, part, first + vector) : KeyAddress{nullptr, nullptr};
+    if (address.codes == nullptr) {
+      *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+    } else if (p.code_alignment == 16) {
+      ptx::copy_async<16>(to, address.codes + piece * 16);
+    } else if (p.code_alignment == 4) {
 #pragma unroll
-        for (int word = 0; word < 4; ++word) ptx::copy_async<4>(to + 4 * word, address.codes + piece * 16 + 4 * word);
-      } else {
+      for (int word = 0; word < 4; ++word) ptx::copy_async<4>(to + 4 * word, address.codes + piece * 16 + 4 * word);
+    } else {
 #pragma unroll
-        for (int byte = 0; byte < 16; ++byte) to[byte] = address.codes[piece * 16 + byte];
-      }
-    }
-    ptx::copy_wait_all();
-    ptx::fence_async_proxy();
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(&s.full[stage]);
-  }
-
-  __device__ void run() const {
-    Ring ring;
-    ring.phase = 1;  // every stage starts empty
-    int piece = -1;
-    for (int i = 0; i < walk.tiles; ++i) {
-      const int tile = f.backwards ? walk.tiles - 1 - i : i;
-      if (pieces() && tile / kFewScaleTiles != piece) load_scales(piece = tile / kFewScaleTiles);
-      ptx::mbarrier_wait(&s.empty[ring.stage], ring.phase);
-      if (p.loader == Loader::tma) {
-        fill_tma(tile, ring.stage);
-      } else {
-        fill_plain(tile, ring.stage);
-      }
-      if (++ring.stage == f.sizes.stages) ring.stage = 0, ring.phase ^= 1;
+      for (int byte = 0; byte < 16; ++byte) to[byte] = address.codes[piece * 16 + byte];
     }
   }
-};
+  ptx::copy_wait_all();
+  ptx::fence_async_proxy();
+  ptx::mbarrier_arrive(full);
+}
 
-/// Whose column 8i + 2t + e of a block of 32 heads is, kSlots rows side by side: lane t of a quad holds it, and 2 *
-/// kSlots of the eight chains of its row. Padding heads have code 0 and weight -0.
-template <int kSlots>
-struct FewColumn {
-  int slot, head;
-  __device__ explicit FewColumn(int column) {
-    constexpr int kShare = 4 / kSlots;
-    const int i = column / 8, t = column % 8 / 2, e = column % 2;
-    slot = t / kShare;
-    head = i / kSlots * 8 + 2 * (t % kShare * kSlots + i % kSlots) + e;
-  }
-};
-
-template <int kHeadBlocks, int kSlots, int kPanels>
+/// Heads in their natural order, 32 columns for each block of heads; padding heads have code 0 and weight -0.
+template <int kHeadBlocks, int kPanels>
 __device__ void load_few_queries(const Params& p, const FewParams& f, std::uint8_t* q, float* weights) {
   const int thread = static_cast<int>(threadIdx.x);
-  constexpr int kPieces = kPanels * 8, kBlock = 32 * kSlots, kColumns = kBlock * kHeadBlocks;
-  for (int i = thread; i < kColumns * kPieces; i += kFewConsumers) {
+  constexpr int kPieces = kPanels * 8;
+  for (int i = thread; i < f.sizes.columns * kPieces; i += kFewConsumers) {
     const int piece = i % kPieces, column = i / kPieces;
-    const FewColumn<kSlots> of(column % kBlock);
-    const int head = column / kBlock * 32 + of.head, t = f.first_row + of.slot;
+    const int row = column / (32 * kHeadBlocks), head = column % (32 * kHeadBlocks), t = f.first_row + row;
     uint4 codes = make_uint4(0, 0, 0, 0);
-    if (of.slot < f.sizes.rows && t < p.rows && head < p.heads && piece * 16 < p.head_dim) {
+    if (row < f.sizes.rows && t < p.rows && head < p.heads && piece * 16 < p.head_dim) {
       const std::uint8_t* const from = p.q + t * p.q_row + head * p.q_head + piece * 16;
       if (p.q_aligned) {
         codes = *reinterpret_cast<const uint4*>(from);
@@ -218,259 +139,201 @@ __device__ void load_few_queries(const Params& p, const FewParams& f, std::uint8
         codes = make_uint4(word[0], word[1], word[2], word[3]);
       }
     }
-    *reinterpret_cast<uint4*>(q + swizzled(column, piece, kColumns)) = codes;
+    *reinterpret_cast<uint4*>(q + swizzled(column, piece, f.sizes.columns)) = codes;
   }
-  // Of each block of heads, the weights of one lane of a quad together, in the order of its accumulators.
-  for (int column = thread; column < kColumns; column += kFewConsumers) {
-    const FewColumn<kSlots> of(column % kBlock);
-    const int block = column / kBlock, i = column % kBlock / 8, t = column % 8 / 2, e = column % 2;
-    weights[(4 * block + t) * f.sizes.weight_lane() + 2 * i + e] =
-        of.slot < f.sizes.rows ? weight_of(p, f.first_row + of.slot, block * 32 + of.head) : -0.0F;
+  // Of each block of 32 heads, the 8 of one lane of a quad together: 8i + 2t + e at 8t + 2i + e.
+  for (int column = thread; column < f.sizes.columns; column += kFewConsumers) {
+    const int row = column / (32 * kHeadBlocks), t = f.first_row + row;
+    const int place = column / 32 * 32 + column % 8 / 2 * 8 + column % 32 / 8 * 2 + column % 2;
+    weights[place] = row < f.sizes.rows ? weight_of(p, t, column % (32 * kHeadBlocks)) : -0.0F;
   }
 }
 
-/// Adds 8 * kSlots heads of a lane to its chains of two keys. The first block starts with head group 1: the served
-/// order.
-template <bool kFirst, int kSlots>
-__device__ void lane_chain(const float* d, const float (&w)[8 * kSlots], float (&sum)[2][2 * kSlots]) {
+/// Adds 8 heads of a lane to its two chains of two keys. The first block starts with head group 1: the served order.
+template <bool kFirst>
+__device__ void lane_chain(const float* d, const float (&w)[8], float (&sum)[2][2]) {
 #pragma unroll
-  for (int c = 0; c < 2 * kSlots; ++c)
+  for (int key = 0; key < 2; ++key)
 #pragma unroll
-    for (int key = 0; key < 2; ++key) {
-      const auto r = [&](int group) { return relu(d[4 * (group * kSlots + c / 2) + 2 * key + c % 2]); };
-      const auto weight = [&](int group) { return w[2 * (group * kSlots + c / 2) + c % 2]; };
-      float& x = sum[key][c];
+    for (int e = 0; e < 2; ++e) {
+      const auto r = [&](int group) { return relu(d[4 * group + 2 * key + e]); };
+      float& x = sum[key][e];
       if constexpr (kFirst) {
-        x = __fmul_rn(weight(1), r(1));
-        x = __fmaf_rn(weight(0), r(0), x);
+        x = __fmul_rn(w[2 + e], r(1));
+        x = __fmaf_rn(w[e], r(0), x);
       } else {
-        x = __fmaf_rn(weight(0), r(0), x);
-        x = __fmaf_rn(weight(1), r(1), x);
+        x = __fmaf_rn(w[e], r(0), x);
+        x = __fmaf_rn(w[2 + e], r(1), x);
       }
-      x = __fmaf_rn(weight(2), r(2), x);
-      x = __fmaf_rn(weight(3), r(3), x);
+      x = __fmaf_rn(w[4 + e], r(2), x);
+      x = __fmaf_rn(w[6 + e], r(3), x);
     }
 }
 
-/// The served scores of a lane's two keys: both in the lane (4 slots); one of them, the second in odd lanes (2 slots);
-/// the same, and lanes 2 and 3 have what 0 and 1 have (1 slot). Adds commute, so which lane adds changes no bit.
-template <int kSlots>
-__device__ void served_scores(const float (&sum)[2][2 * kSlots], const float (&scale)[2], bool odd, float (&score)[2]) {
-  float own[2];
-#pragma unroll
-  for (int key = 0; key < 2; ++key) {
-    float part[kSlots];
-#pragma unroll
-    for (int j = 0; j < kSlots; ++j) part[j] = __fmul_rn(__fadd_rn(sum[key][2 * j], sum[key][2 * j + 1]), scale[key]);
-    if constexpr (kSlots == 1) own[key] = part[0];
-    if constexpr (kSlots >= 2) own[key] = __fadd_rn(part[0], part[1]);
-    if constexpr (kSlots == 4) own[key] = __fadd_rn(own[key], __fadd_rn(part[2], part[3]));
-  }
-  if constexpr (kSlots == 4) {
-    score[0] = own[0], score[1] = own[1];
-  } else {
-    score[0] = __fadd_rn(odd ? own[1] : own[0], __shfl_xor_sync(kAllLanes, odd ? own[0] : own[1], 1));
-    if constexpr (kSlots == 1) score[0] = __fadd_rn(score[0], __shfl_xor_sync(kAllLanes, score[0], 2));
-  }
+/// The served score of the first key in lane 0 of the quad, of the second in lane 1. Adds commute, so which lane adds
+/// changes no bit.
+__device__ inline float quad_score(const float (&sum)[2][2], const float (&scale)[2], bool odd) {
+  const float first = __fmul_rn(__fadd_rn(sum[0][0], sum[0][1]), scale[0]);
+  const float second = __fmul_rn(__fadd_rn(sum[1][0], sum[1][1]), scale[1]);
+  const float pair = __fadd_rn(odd ? second : first, __shfl_xor_sync(kAllLanes, odd ? first : second, 1));
+  return __fadd_rn(pair, __shfl_xor_sync(kAllLanes, pair, 2));
 }
 
-template <int kHeadBlocks, int kSlots, int kPanels>
-__device__ void score_tiles(const Params& p, const FewParams& f, FewControl& s, std::uint8_t* memory) {
+template <int kHeadBlocks, int kBlocks, int kPanels>
+__device__ void score_tiles(const FewParams& f, FewControl& s, std::uint8_t* memory, const FewWalk& walk) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int warp = __shfl_sync(kAllLanes, thread / 32, 0);  // uniform, so that descriptors lie in uniform registers
   const int group = warp / 4, g = lane / 4, t = lane % 4;
-  const FewSizes& sizes = f.sizes;
-  const FewMemory where(memory, sizes);
-  const float* const weights = reinterpret_cast<const float*>(memory + sizes.weights_at()) + t * sizes.weight_lane();
-  const float* const scales = reinterpret_cast<const float*>(where.scores);
-  const int local = warp % 4 * 16 + g, tiles = s.walk.tiles;
-  const bool pieces = p.loader == Loader::tma && p.scales_together;
-  // What this lane keeps of a tile.
-  constexpr int kShare = 4 / kSlots;
-  const bool mine = t / kShare < sizes.rows && (kSlots > 1 || t < 2);
-  const int my_local = local + (kSlots == 4 ? 0 : t % 2 * 8);
-  FewNotes notes(sizes, s, where, mine ? t / kShare : 0, tiles);
+  const FewSizes sizes = f.sizes;
+  const float* const scales = reinterpret_cast<const float*>(memory + sizes.scales_at());
+  const float* const weights = reinterpret_cast<const float*>(memory + sizes.weights_at()) + 8 * t;
+  float* const scores = reinterpret_cast<float*>(memory + sizes.scores_at());
+  const int row_scores = sizes.tiles * kFewTile;
+  const int local = warp % 4 * 16 + g;
+  const int blocks = sizes.rows * kHeadBlocks;
   const auto codes = ptx::shared_address(memory) + static_cast<std::uint32_t>(sizes.codes_at());
   const ptx::Descriptor b_of(ptx::shared_address(memory));
-  // MMAs in flight together: 64 accumulators at most.
-  constexpr int kTogether = kHeadBlocks * kSlots <= 4 ? kHeadBlocks : 4 / kSlots;
-  constexpr int kColumns = 32 * kSlots * kHeadBlocks;
-  constexpr bool kKeepWeights = kHeadBlocks * kSlots <= 2;  // else read again for each tile: registers are full
-  float kept[kKeepWeights ? kHeadBlocks : 1][8 * kSlots];
-  const auto load_weights = [&](int block, float(&w)[8 * kSlots]) {
-#pragma unroll
-    for (int j = 0; j < 2 * kSlots; ++j) {
-      const float4 four = *reinterpret_cast<const float4*>(weights + block * 4 * sizes.weight_lane() + 4 * j);
-      w[4 * j] = four.x, w[4 * j + 1] = four.y, w[4 * j + 2] = four.z, w[4 * j + 3] = four.w;
-    }
-  };
-  if constexpr (kKeepWeights) {
-#pragma unroll
-    for (int block = 0; block < kHeadBlocks; ++block) load_weights(block, kept[block]);
-  }
   Ring ring;
   ring.stage = group;
-  int piece = -1;
-  for (int i = group; i < tiles; i += kFewGroups) {
-    const int tile = f.backwards ? tiles - 1 - i : i;
-    notes.begin(i);
-    if (pieces && tile / kFewScaleTiles != piece) ptx::mbarrier_wait(&s.scales[piece = tile / kFewScaleTiles], 0);
+  for (int i = group; i < walk.tiles; i += kFewGroups) {
+    const int tile = f.backwards ? walk.tiles - 1 - i : i;
     ptx::mbarrier_wait(&s.full[ring.stage], ring.phase);
-    __syncwarp();
-    // Read before the scores of the same keys take their place: the MMA below keeps the warp together.
-    const float scale[2] = {scales[tile * kFewTile + local], scales[tile * kFewTile + local + 8]};
+    const float scale[2] = {scales[ring.stage * kFewTile + local], scales[ring.stage * kFewTile + local + 8]};
     const ptx::Descriptor a_of(codes + static_cast<std::uint32_t>(ring.stage * sizes.tile_bytes()));
-    float sum[2][2 * kSlots];
-#pragma unroll
-    for (int first = 0; first < kHeadBlocks; first += kTogether) {
-      float d[kTogether][16 * kSlots];
+    for (int first = 0; first < blocks; first += kBlocks) {
+      float d[16 * kBlocks];
+      const auto column_bytes = static_cast<std::uint32_t>(first * 32 * 128);
       ptx::wgmma_fence();
 #pragma unroll
-      for (int block = 0; block < kTogether; ++block)
-#pragma unroll
-        for (int k = 0; k < 4 * kPanels; ++k) {
-          const std::uint32_t a = static_cast<std::uint32_t>(k / 4 * kFewTile * 128 + k % 4 * 32);
-          const std::uint32_t b =
-              static_cast<std::uint32_t>((first + block) * 32 * kSlots * 128 + k / 4 * kColumns * 128 + k % 4 * 32);
-          if (k == 0) {
-            ptx::wgmma_k32<false>(d[block], a_of.at(a), b_of.at(b));
-          } else {
-            ptx::wgmma_k32<true>(d[block], a_of.at(a), b_of.at(b));
-          }
+      for (int k = 0; k < 4 * kPanels; ++k) {
+        const std::uint32_t a = static_cast<std::uint32_t>(k / 4 * kFewTile * 128 + k % 4 * 32);
+        const std::uint32_t b = column_bytes + static_cast<std::uint32_t>(k / 4 * sizes.columns * 128 + k % 4 * 32);
+        if (k == 0) {
+          ptx::wgmma_k32<false>(d, a_of.at(a), b_of.at(b));
+        } else {
+          ptx::wgmma_k32<true>(d, a_of.at(a), b_of.at(b));
         }
+      }
       ptx::wgmma_commit();
       ptx::wgmma_wait<0>();
-#pragma unroll
-      for (int block = 0; block < kTogether; ++block) ptx::pin(d[block]);
-      if (first + kTogether >= kHeadBlocks) {  // codes are read: the stage may be filled again
+      ptx::pin(d);
+      if (first + kBlocks >= blocks) {  // codes and scales are read: the stage may be filled again
         __syncwarp();
         if (lane == 0) ptx::mbarrier_arrive(&s.empty[ring.stage]);
       }
+      float sum[2][2];
 #pragma unroll
-      for (int block = 0; block < kTogether; ++block) {
-        float loaded[8 * kSlots];
-        if constexpr (!kKeepWeights) load_weights(first + block, loaded);
-        const float(&w)[8 * kSlots] = kKeepWeights ? kept[kKeepWeights ? first + block : 0] : loaded;
-        if (first + block == 0) {
-          lane_chain<true, kSlots>(d[block], w, sum);
-        } else {
-          lane_chain<false, kSlots>(d[block], w, sum);
+      for (int b = 0; b < kBlocks; ++b) {
+        const int block = first + b;
+        if (block < blocks) {
+          const float4 low = *reinterpret_cast<const float4*>(weights + block * 32);
+          const float4 high = *reinterpret_cast<const float4*>(weights + block * 32 + 4);
+          const float w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+          if (b % kHeadBlocks == 0) {
+            lane_chain<true>(d + 16 * b, w, sum);
+          } else {
+            lane_chain<false>(d + 16 * b, w, sum);
+          }
+          if (b % kHeadBlocks == kHeadBlocks - 1) {
+            const float score = quad_score(sum, scale, t % 2 != 0);
+            if (t < 2)
+              scores[block / kHeadBlocks * row_scores + tile * kFewTile + local + 8 * t] =
+                  score == score ? score : __uint_as_float(kNeverSelected);
+          }
         }
       }
-    }
-    float score[2];
-    served_scores<kSlots>(sum, scale, t % 2 != 0, score);
-    if (mine) {
-      notes.put(i, tile * kFewTile + my_local, score[0]);
-      if constexpr (kSlots == 4) notes.put(i, tile * kFewTile + my_local + 8, score[1]);
     }
     ring.stage += kFewGroups;
     if (ring.stage >= sizes.stages) ring.stage -= sizes.stages, ring.phase ^= 1;
   }
-  notes.end();
-  for (int i = group; i < min(tiles, notes.checked); i += kFewGroups) {
-    const int at = (f.backwards ? tiles - 1 - i : i) * kFewTile + my_local;
-    if (mine) {
-      notes.again(at);
-      if constexpr (kSlots == 4) notes.again(at + 8);
-    }
-  }
 }
 
-constexpr int kReady = 7;  // named barrier: the ring's barriers are there, and what warp 0 says of the rows
-constexpr int kReadyThreads = kFewConsumers + 64;
-
-/// The last warpgroup.
-template <int kPanels>
-__device__ void help(const Params& p, const FewParams& f, const CUtensorMap& map, FewControl& s, std::uint8_t* memory) {
-  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  const FewMemory where(memory, f.sizes);
-  if (warp == kFewWarps) {
-    // Waits for nobody: the first keys are on their way while queries arrive.
-    if (lane == 0) {
-      if (p.loader == Loader::tma) ptx::tma_prefetch_map(&map);
-      for (int i = 0; i < f.sizes.stages; ++i) {
-        ptx::mbarrier_init(&s.full[i], 1);
-        ptx::mbarrier_init(&s.empty[i], 4);
-      }
-      for (int i = 0; i <= (f.sizes.tiles - 1) / kFewScaleTiles; ++i) ptx::mbarrier_init(&s.scales[i], 1);
-      ptx::mbarrier_init(&s.early, kFewWarps);
-      ptx::mbarrier_init(&s.bound, 1);
-      ptx::fence_barrier_init();
-      s.status = 0;
-    }
-    __syncwarp();
-    ptx::named_barrier_arrive<kReady, kReadyThreads>();
-    DeviceRow row;
-    const FewWalk walk = few_walk(p, f, row);
-    FewLoader<kPanels>{p, f, map, s, memory + f.sizes.codes_at(), reinterpret_cast<float*>(where.scores), walk, lane}
-        .run();
-  } else if (warp == kFewWarps + 1) {
-    const std::uint32_t cleared = FewBound::clear(p, f);
-    ptx::named_barrier<kReady, kReadyThreads>();
-    bool any = false;
-    for (int r = 0; r < f.sizes.rows; ++r) any |= s.rows[r].competes();
-    if (any) FewBound{p, f, s, where}.find(cleared);
-  }
-}
-
-template <int kHeadBlocks, int kSlots, int kPanels>
+template <int kHeadBlocks, int kBlocks, int kPanels>
 __global__ void __launch_bounds__(kFewThreads, 1)
     few_rows_kernel(const __grid_constant__ Params p, const __grid_constant__ FewParams f,
                     const __grid_constant__ CUtensorMap map) {
+  static_assert(kBlocks % kHeadBlocks == 0, "a row's chains end in the MMA they begin in");
   extern __shared__ std::uint8_t unaligned[];
   std::uint8_t* const memory = unaligned + (1024U - ptx::shared_address(unaligned) % 1024U) % 1024U;
   auto& s = *reinterpret_cast<FewControl*>(memory + f.sizes.control_at());
-  if (threadIdx.x >= kFewConsumers) {
-    ptx::registers_down<kFewHelperRegisters>();
-    help<kPanels>(p, f, map, s, memory);
-  } else {
-    ptx::registers_up<kFewConsumerRegisters>();
-    const int thread = static_cast<int>(threadIdx.x);
-    if (thread < 32) {
-      DeviceRow row;
-      const FewWalk walk = few_walk(p, f, row);
-      if (thread == 0) s.walk = walk, s.known = 0;
-      if (thread < f.sizes.rows) {
-        const std::int32_t keys = walk.tiles * kFewTile;
-        const auto inside = [&](std::int32_t key) {
-          return row.competes() ? static_cast<std::uint32_t>(min(max(key - walk.first_key, 0), keys)) : 0U;
-        };
-        s.rows[thread] = row;
-        s.first[thread] = inside(row.first), s.last[thread] = inside(row.last);
-        s.search[thread] = {1, 0xffffffffU, static_cast<std::uint32_t>(max(row.free_slots, 0)), 0, 0, 0, false};
-      }
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  if (thread == kFewConsumers) {
+    for (int i = 0; i < f.sizes.stages; ++i) {
+      ptx::mbarrier_init(&s.full[i], 32);
+      ptx::mbarrier_init(&s.empty[i], 4);
     }
-    // Bits and bins lie side by side.
-    for (int i = f.sizes.bits_at() / 16 + thread; i < f.sizes.weights_at() / 16; i += kFewConsumers)
-      reinterpret_cast<uint4*>(memory)[i] = make_uint4(0, 0, 0, 0);
-    load_few_queries<kHeadBlocks, kSlots, kPanels>(p, f, memory,
-                                                   reinterpret_cast<float*>(memory + f.sizes.weights_at()));
-    ptx::fence_async_proxy();
-    ptx::named_barrier<kReady, kReadyThreads>();
-    score_tiles<kHeadBlocks, kSlots, kPanels>(p, f, s, memory);
-    FewSelection(p, f, s, FewMemory(memory, f.sizes), memory)
-        .run(p.loader == Loader::tma ? &p.counters->stages_tma : &p.counters->stages_plain);
+    ptx::fence_barrier_init();
+    if (p.loader == Loader::tma) ptx::tma_prefetch_map(&map);
   }
+  DeviceRow row;
+  const FewWalk walk = few_walk(p, f, row);
+  if (warp == 0 && lane < f.sizes.rows) {
+    s.rows[lane] = row;
+    s.search[lane] = {0, static_cast<std::uint32_t>(max(row.free_slots, 0)), 0, 32, 0, false};
+  }
+  __syncthreads();
+  std::uint8_t* const codes = memory + f.sizes.codes_at();
+  if (warp == kFewWarps) {
+    auto* const scales = reinterpret_cast<float*>(memory + f.sizes.scales_at());
+    const bool tma = p.loader == Loader::tma;
+    Ring ring;
+    ring.phase = 1;  // every stage starts empty
+    for (int i = 0; i < walk.tiles; ++i) {
+      const int tile = f.backwards ? walk.tiles - 1 - i : i;
+      ptx::mbarrier_wait(&s.empty[ring.stage], ring.phase);
+      std::uint8_t* const to = codes + ring.stage * f.sizes.tile_bytes();
+      float* const scales_to = scales + ring.stage * kFewTile;
+      std::uint64_t* const full = &s.full[ring.stage];
+      const std::int32_t first = walk.first_key + tile * kFewTile;
+      if (tma) {
+        fill_tile_tma<kPanels>(p, f, map, to, scales_to, full, walk.part, first);
+      } else {
+        fill_tile_plain<kPanels>(p, to, scales_to, full, walk.part, first);
+      }
+      if (++ring.stage == f.sizes.stages) ring.stage = 0, ring.phase ^= 1;
+    }
+    if (lane == 0) count(tma ? &p.counters->stages_tma : &p.counters->stages_plain, walk.tiles);
+    return;
+  }
+  load_few_queries<kHeadBlocks, kPanels>(p, f, memory, reinterpret_cast<float*>(memory + f.sizes.weights_at()));
+  ptx::fence_async_proxy();
+  // Histograms of later digits; the grid meets before they are used.
+  const int later = f.sizes.rows * (kFewLevels - 1) * kFewBins;
+  for (int i = static_cast<int>(blockIdx.x) * kFewConsumers + thread; i < later;
+       i += static_cast<int>(gridDim.x) * kFewConsumers)
+    f.later_histograms[i] = 0;
+  FewSelection::everyone();
+  score_tiles<kHeadBlocks, kBlocks, kPanels>(f, s, memory, walk);
+  FewSelection::everyone();
+  FewSelection selection{p,
+                         f,
+                         s,
+                         reinterpret_cast<std::uint32_t*>(memory + f.sizes.scores_at()),
+                         reinterpret_cast<std::uint32_t*>(memory + f.sizes.bits_at()),
+                         reinterpret_cast<std::uint32_t*>(codes),
+                         walk.first_key,
+                         walk.tiles * kFewTile,
+                         thread,
+                         lane,
+                         warp};
+  selection.run();
 }
 
-template <int kHeadBlocks, int kPanels>
-const void* few_kernel_of(int slots) {
-  return slots == 1   ? reinterpret_cast<const void*>(&few_rows_kernel<kHeadBlocks, 1, kPanels>)
-         : slots == 2 ? reinterpret_cast<const void*>(&few_rows_kernel<kHeadBlocks, 2, kPanels>)
-                      : reinterpret_cast<const void*>(&few_rows_kernel<kHeadBlocks, 4, kPanels>);
-}
 template <int kPanels>
-const void* few_kernel_of(int head_blocks, int slots) {
-  return head_blocks == 1   ? few_kernel_of<1, kPanels>(slots)
-         : head_blocks == 2 ? few_kernel_of<2, kPanels>(slots)
-                            : few_kernel_of<4, kPanels>(slots);
+const void* few_kernel_of(int head_blocks, int blocks) {
+  if (head_blocks == 4) return reinterpret_cast<const void*>(&few_rows_kernel<4, 4, kPanels>);
+  if (head_blocks == 2)
+    return blocks == 2 ? reinterpret_cast<const void*>(&few_rows_kernel<2, 2, kPanels>)
+                       : reinterpret_cast<const void*>(&few_rows_kernel<2, 4, kPanels>);
+  return blocks == 1   ? reinterpret_cast<const void*>(&few_rows_kernel<1, 1, kPanels>)
+         : blocks == 2 ? reinterpret_cast<const void*>(&few_rows_kernel<1, 2, kPanels>)
+                       : reinterpret_cast<const void*>(&few_rows_kernel<1, 4, kPanels>);
 }
 
 }  // namespace
 
-const void* few_kernel(int head_blocks, int slots, int panels) {
-  return panels == 1 ? few_kernel_of<1>(head_blocks, slots) : few_kernel_of<2>(head_blocks, slots);
+const void* few_kernel(int head_blocks, int blocks_an_mma, int panels) {
+  return panels == 1 ? few_kernel_of<1>(head_blocks, blocks_an_mma) : few_kernel_of<2>(head_blocks, blocks_an_mma);
 }
 
 }  // namespace dosa::cuda

@@ -55,12 +55,8 @@ Layout layout_of(const Shape& shape, const Options& options, int multiprocessors
   };
   const std::int64_t pieces = std::max(layout.chunks, layout.sample_chunks);
   layout.counters = take(1, sizeof(DeviceCounters));
-  // One launch of up to four rows was measured faster than the launches below; two of four rows each were not.
-  const bool split =
-      forced.chunks > 0 || forced.sample_keys >= 0 || forced.rows_together > 0 || forced.launches_in_order;
-  if (forced.few == 1 || (forced.few != 0 && !split))
-    layout.few = few_layout(shape, options, forced.grid > 0 ? forced.grid : multiprocessors,
-                            forced.few == 1 ? kFewPasses : 1, bytes);
+  // Behind the counters, so that one memset zeroes both.
+  if (forced.few == 1) layout.few = few_layout(shape, options, forced.grid > 0 ? forced.grid : multiprocessors, bytes);
   layout.buffers =
       layout.chunks == 1
           ? take(static_cast<std::int64_t>(layout.grid) * layout.kernel.rows * layout.capacity, sizeof(Entry))

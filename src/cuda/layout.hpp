@@ -21,7 +21,7 @@ struct Tuning {
   int grid = 0;                    ///< blocks in flight
   bool plain_loader = false;       ///< ordinary copies even where TMA could
   bool launches_in_order = false;  ///< none starts before the one ahead of it has ended
-  int few = -1;                    ///< the kernel for few rows: 1 wherever it can serve, 0 never
+  int few = -1;                    ///< one launch for few rows: 1 wherever it can, 0 never
 };
 Tuning& tuning() noexcept;  ///< of this thread; read by plan and run alike
 

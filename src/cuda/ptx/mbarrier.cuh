@@ -48,15 +48,6 @@ template <int kId, int kMembers>
 __device__ inline void named_barrier() {
   asm volatile("barrier.sync %0, %1;" ::"n"(kId), "n"(kMembers) : "memory");
 }
-/// Known only at run time: barrier 0..15, members a multiple of 32.
-__device__ inline void named_barrier(int id, int members) {
-  asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(members) : "memory");
-}
-/// Counts the thread in, does not wait.
-template <int kId, int kMembers>
-__device__ inline void named_barrier_arrive() {
-  asm volatile("barrier.arrive %0, %1;" ::"n"(kId), "n"(kMembers) : "memory");
-}
 /// The barrier, and whether any thread at it brought `mine`.
 template <int kId, int kMembers>
 __device__ inline bool named_barrier_any(bool mine) {
