@@ -415,6 +415,7 @@ int main_timed(int argc, char** argv) {
   std::string json, commit = "unknown";
   double seconds = 1;
   std::vector<std::string> cases, traces;
+  std::int64_t few_keys = 1048576;
   std::vector<std::int64_t> sizes = {131072, 262144, 524288, 1048576};
   std::vector<std::int64_t> head_counts = {32, 64}, row_counts = {1, 2, 4, 8, 32, 128};
   for (int i = 1; i < argc; ++i) {
@@ -427,6 +428,7 @@ int main_timed(int argc, char** argv) {
       seconds = std::atof(argv[++i]);
     } else if (word == "--keys" && i + 1 < argc) {
       sizes = {std::atoll(argv[++i])};
+      few_keys = sizes[0];
     } else if (word == "--heads" && i + 1 < argc) {
       head_counts = {std::atoll(argv[++i])};
     } else if (word == "--rows" && i + 1 < argc) {
@@ -455,7 +457,7 @@ int main_timed(int argc, char** argv) {
       }
   if (wanted("few"))
     for (const std::int64_t rows : row_counts) {
-      const Data data = make(rows, 1048576, 32);
+      const Data data = make(rows, few_keys, 32);
       if (wanted("check")) check_rows(data.problem, 2048);
       time_few("few", data.problem, 2048, std::min(seconds, 0.5));
     }
