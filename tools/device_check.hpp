@@ -159,7 +159,7 @@ inline DeviceCounters counters_of(const void* workspace) {
 void check_pairs(Tally& tally, double seconds, bool quick);
 void check_shards(Tally& tally, double seconds);
 void check_pages(Tally& tally, bool quick);
-void check_full(Tally& tally);
+void check_full(Tally& tally, bool quick);
 void check_adversarial(Tally& tally);
 
 }  // namespace dosa::tools

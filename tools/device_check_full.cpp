@@ -9,8 +9,6 @@ namespace {
 
 using workloads::Random;
 
-constexpr double kCpuSeconds = 2;  // an input
-
 /// Rows first, first + step, ... of a problem.
 struct Rows {
   Problem problem;
@@ -53,7 +51,8 @@ double seconds_of(Call&& call) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-void check_rows(Tally& tally, const Problem& problem, const Options& options, const std::string& what) {
+void check_rows(Tally& tally, const Problem& problem, const Options& options, const std::string& what,
+                double cpu_seconds) {
   const std::int64_t rows = shape_of(problem).rows;
   const OwnedSelection found = on(problem, options, Backend::cuda);
   Rows some;
@@ -61,15 +60,15 @@ void check_rows(Tally& tally, const Problem& problem, const Options& options, co
   const double one = seconds_of([&] {
     tally.expect(what + " row 0", difference(on(some.problem, options, Backend::cpu), rows_of(found, 1, 1)));
   });
-  const auto affordable = static_cast<std::int64_t>(kCpuSeconds / std::max(one, 1e-6));
+  const auto affordable = static_cast<std::int64_t>(cpu_seconds / std::max(one, 1e-6));
   const std::int64_t step =
       affordable >= rows ? 1
                          : (rows + std::max<std::int64_t>(affordable, 1) - 1) / std::max<std::int64_t>(affordable, 1);
   const std::int64_t count = (rows + step - 1) / step;
   some_rows(some, problem, count, step);
   tally.expect(what, difference(on(some.problem, options, Backend::cpu), rows_of(found, count, step)));
-  if (count < rows)
-    text::print(stdout, "  {}: {} of {} rows compared (the CPU takes {:.2f} s a row)\n", what, count, rows, one);
+  text::print(stdout, "  {}: {} of {} rows compared (the CPU takes {:.3f} s a row)\n", what, count, rows, one);
+  std::fflush(stdout);
 }
 
 /// Q x N past 2^31: the whole matrix is written on the device, some rows are read back.
@@ -106,8 +105,19 @@ void check_matrix(Tally& tally) {
 
 }  // namespace
 
-void check_full(Tally& tally) {
+void check_full(Tally& tally, bool quick) {
+  const double cpu_seconds = quick ? 0.2 : 2;  // an input
   Random random(83);
+  check_matrix(tally);
+  for (const std::int64_t keys : {65535, 65537, 806736, 1048575, 1048577})
+    for (const int heads : {32, 64}) {
+      const workloads::Workload made =
+          workloads::mix({.rows = 3, .keys = keys, .heads = heads, .head_dim = 128, .top_k = 2048, .seed = 7}, {});
+      Options options;
+      options.top_k = 2048;
+      options.scores = true;
+      check_rows(tally, made.problem, options, text::format("full: Q 3 N {} H {}", keys, heads), cpu_seconds);
+    }
   for (const workloads::Entry& entry : workloads::registry()) {
     const workloads::Workload made = workloads::make(entry, entry.full);
     const bool paged = std::holds_alternative<PagedKeys>(made.problem.keys);
@@ -117,20 +127,10 @@ void check_full(Tally& tally) {
     const Shape shape = shape_of(made.problem);
     const std::string what = text::format("full {}: Q {} N {} H {} D {} K {}", entry.name, shape.rows, shape.keys,
                                           shape.heads, shape.head_dim, options.top_k);
-    check_rows(tally, made.problem, options, what);
+    check_rows(tally, made.problem, options, what, cpu_seconds);
     if (random.chance(0.3))
-      check_rows(tally, made.problem, drawn_options(random, options.top_k, paged), what + " drawn");
+      check_rows(tally, made.problem, drawn_options(random, options.top_k, paged), what + " drawn", cpu_seconds);
   }
-  for (const std::int64_t keys : {65535, 65537, 806736, 1048575, 1048577})
-    for (const int heads : {32, 64}) {
-      const workloads::Workload made =
-          workloads::mix({.rows = 3, .keys = keys, .heads = heads, .head_dim = 128, .top_k = 2048, .seed = 7}, {});
-      Options options;
-      options.top_k = 2048;
-      options.scores = true;
-      check_rows(tally, made.problem, options, text::format("full: Q 3 N {} H {}", keys, heads));
-    }
-  check_matrix(tally);
 }
 
 }  // namespace dosa::tools

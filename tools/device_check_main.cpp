@@ -351,7 +351,7 @@ int main_checked(int argc, char** argv) {
   if (wanted("pairs")) check_pairs(tally, seconds / 2, quick), tally.section("pairs");
   if (wanted("shards")) check_shards(tally, seconds / 4), tally.section("shards");
   if (wanted("pages")) check_pages(tally, quick), tally.section("pages");
-  if (wanted("full")) check_full(tally), tally.section("full");
+  if (wanted("full")) check_full(tally, quick), tally.section("full");
   if (sections.contains("adversarial")) check_adversarial(tally), tally.section("adversarial");
   if (wanted("sweep")) check_sweep(tally, seconds), tally.section("sweep");
   text::print(stdout, "kernel for few rows: forced in {} calls, did not apply in {}\n", few_ran, few_left_out);
