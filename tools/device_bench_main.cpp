@@ -1,8 +1,7 @@
 // Times complete calls of the CUDA backend on one GPU, and writes what was measured as JSON.
-// Usage: device_bench [--json FILE] [--seconds S] [--commit TEXT] [--keys N] [--heads H] [--rows Q] [--few]
-// [--in-order]
-// [--short] [--trace FILE]... [CASE...]; cases: prefill, few, decode, hard, pairs, traces (the files alone), check
-// (rows of what is timed against the CPU).
+// Usage: device_bench [--json FILE] [--seconds S] [--commit TEXT] [--keys N] [--heads H] [--rows Q] [--few] [--short]
+// [--trace FILE]... [CASE...]; cases: prefill, few, decode, hard, pairs, traces (the files alone), check (rows of what
+// is timed against the CPU).
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -437,8 +436,6 @@ int main_timed(int argc, char** argv) {
       traces.emplace_back(argv[++i]);
     } else if (word == "--few") {
       cuda::tuning().few = 1;
-    } else if (word == "--in-order") {
-      cuda::tuning().launches_in_order = true;
     } else if (word == "--short") {
       sizes = {131072, 1048576};
     } else {

@@ -29,7 +29,6 @@ const std::vector<std::pair<std::string, Tuning>>& variants() {
       {"plain loader", {.plain_loader = true}},
       {"plain loader, 7 pieces", {.chunks = 7, .plain_loader = true}},
       {"3 blocks in flight", {.chunks = 1, .rows_together = 64, .grid = 3}},
-      {"launches in order", {.launches_in_order = true}},
       {"few", {.few = 1}},
       {"few, 3 blocks", {.grid = 3, .few = 1}},
       {"few, plain loader", {.plain_loader = true, .few = 1}},

@@ -11,7 +11,6 @@
 #include "contract/text.hpp"
 #include "cuda/call.hpp"
 #include "cuda/hardware.hpp"
-#include "cuda/launch.hpp"
 #include "cuda/layout.hpp"
 #include "cuda/merge.cuh"
 #include "cuda/staging.hpp"
@@ -27,10 +26,13 @@ void launch_stream(const Call& call, Mode mode, int chunks, cudaStream_t stream)
   p.chunks = chunks;
   p.row_stride = static_cast<std::int64_t>(chunks) * p.capacity;
   const Kernel& kernel = call.layout.kernel;
+  check(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes),
+        "shared memory");
   const int grid = std::min(call.layout.grid, p.blocks * chunks);
   CUtensorMap map = call.map, sample_map = call.sample_map;
   void* arguments[] = {&p, &map, &sample_map};
-  check(launch_early(kernel.function, grid, 384, static_cast<std::size_t>(kernel.shared_bytes), stream, arguments),
+  check(cudaLaunchKernel(kernel.function, dim3(static_cast<unsigned>(grid)), dim3(384), arguments,
+                         static_cast<std::size_t>(kernel.shared_bytes), stream),
         "scorer");
 }
 

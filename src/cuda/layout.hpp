@@ -15,13 +15,12 @@ constexpr std::int64_t kMaxTopK = 4096;
 
 /// What tests may force, to show that the result does not depend on it. 0 and -1: the plan's own choice.
 struct Tuning {
-  int chunks = 0;                  ///< pieces of every block's keys (1: fused)
-  int sample_keys = -1;            ///< 0: no predicted thresholds
-  int rows_together = 0;           ///< which kernel
-  int grid = 0;                    ///< blocks in flight
-  bool plain_loader = false;       ///< ordinary copies even where TMA could
-  bool launches_in_order = false;  ///< none starts before the one ahead of it has ended
-  int few = -1;                    ///< one launch for few rows: 1 wherever it can, 0 never
+  int chunks = 0;             ///< pieces of every block's keys (1: fused)
+  int sample_keys = -1;       ///< 0: no predicted thresholds
+  int rows_together = 0;      ///< which kernel
+  int grid = 0;               ///< blocks in flight
+  bool plain_loader = false;  ///< ordinary copies even where TMA could
+  int few = -1;               ///< one launch for few rows: 1 wherever it can, 0 never
 };
 Tuning& tuning() noexcept;  ///< of this thread; read by plan and run alike
 

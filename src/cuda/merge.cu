@@ -3,9 +3,7 @@
 // Account: a block a row. A row's candidates are about 2.5 K entries of 8 bytes in L2 (2K = 2048: 40 KiB); each pass
 // over them is one round of loads by 512 threads, and the radix search takes one pass to find the digits that differ
 // and about three to settle them. No launch moves more than a few MiB: latency is all there is.
-#include "cuda/launch.hpp"
 #include "cuda/merge.cuh"
-#include "cuda/ptx/launch.cuh"
 #include "cuda/select.cuh"
 
 namespace dosa::cuda {
@@ -76,10 +74,7 @@ __global__ void __launch_bounds__(kMergeThreads) thresholds_kernel(const Params 
   const Team<kWarps> team(static_cast<int>(threadIdx.x) / 32, s.team);
   const auto t = static_cast<std::int32_t>(blockIdx.x);
   float threshold = __int_as_float(0xff800000);
-  ptx::let_next_launch_start();
-  const bool competes = device_row(p, t).competes();
-  ptx::wait_for_launches_before();
-  if (competes) {
+  if (device_row(p, t).competes()) {
     const std::uint32_t rank = p.ranks[t];
     const Pieces pieces = gather(p, t, s, reinterpret_cast<Entry*>(memory));
     if (rank > 0 && rank < s.total) threshold = score_of(team.largest(pieces, team.bound(pieces, rank)));
@@ -94,11 +89,9 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const Params p) {
   extern __shared__ std::uint64_t memory[];  // gathered entries (later bits), 2 * top_k selected ones
   __shared__ Scratch s;
   const auto t = static_cast<std::int32_t>(blockIdx.x);
-  ptx::let_next_launch_start();
-  const DeviceRow row = device_row(p, t);
-  ptx::wait_for_launches_before();
   if (p.mode == Mode::repeat && p.repeats[t] == 0) return;
   const Team<kWarps> team(static_cast<int>(threadIdx.x) / 32, s.team);
+  const DeviceRow row = device_row(p, t);
   const auto wanted = static_cast<std::uint32_t>(row.free_slots);
   auto* const entries = reinterpret_cast<Entry*>(memory);
   Entry* const selected = entries + kGathered;
@@ -171,9 +164,13 @@ __global__ void fill_matrix_kernel(const Params p) {
 namespace {
 
 template <class Function>
-cudaError_t launch_rows(Function* kernel, Params p, std::size_t bytes, cudaStream_t stream) {
-  void* arguments[] = {&p};
-  return launch_early(reinterpret_cast<const void*>(kernel), p.rows, kMergeThreads, bytes, stream, arguments);
+cudaError_t launch_rows(Function* kernel, const Params& p, std::size_t bytes, cudaStream_t stream) {
+  if (const cudaError_t error =
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+      error != cudaSuccess)
+    return error;
+  kernel<<<static_cast<unsigned>(p.rows), kMergeThreads, bytes, stream>>>(p);
+  return cudaGetLastError();
 }
 
 }  // namespace

@@ -17,7 +17,6 @@
 
 #include "cuda/kernels.hpp"
 #include "cuda/ptx/copy.cuh"
-#include "cuda/ptx/launch.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/select.cuh"
@@ -436,8 +435,6 @@ __device__ void consume(const Params& p, Shared<C>& s) {
     }
     ptx::fence_async_proxy();
     everyone();
-    // Queries and keys are the caller's and may be loaded before; thresholds and buffers may not be touched.
-    ptx::wait_for_launches_before();
 
     while (waiting != 0) {
       const Part part = next_part(waiting, row);
@@ -695,8 +692,6 @@ __global__ void __launch_bounds__(kThreads, 1) stream_kernel(const Params p, con
     ptx::fence_barrier_init();
   }
   __syncthreads();
-  ptx::let_next_launch_start();
-  if (p.mode == Mode::repeat) ptx::wait_for_launches_before();  // which rows take part at all
   if (threadIdx.x >= kConsumers) {
     ptx::registers_down<C::kProducerRegisters>();
     produce<C>(p, map, sample_map, s);
@@ -704,7 +699,6 @@ __global__ void __launch_bounds__(kThreads, 1) stream_kernel(const Params p, con
     ptx::registers_up<C::kConsumerRegisters>();
     consume<C>(p, s);
   }
-  ptx::wait_for_launches_before();
 }
 
 template <class C>
