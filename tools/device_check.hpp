@@ -34,6 +34,50 @@ inline Options drawn_options(workloads::Random& random, std::int64_t top_k, bool
   return options;
 }
 
+/// A problem of any shape, contiguous or paged, and what it is called.
+struct Drawn {
+  workloads::Workload made;
+  std::string what;
+  bool paged;
+};
+inline Drawn drawn_problem(workloads::Random& random, const char* section, long round, std::int64_t most_rows,
+                           std::int64_t most_keys) {
+  constexpr int kHeads[] = {1, 4, 8, 16, 24, 32, 32, 40, 48, 64, 64, 96, 128};
+  constexpr int kDims[] = {32, 64, 96, 128, 128, 128, 160, 192, 224, 256};
+  constexpr int kTopK[] = {1, 2, 64, 512, 1024, 2047, 2048, 2049, 4096};
+  constexpr int kPage[] = {1, 2, 16, 32, 64, 64, 128, 256};
+  workloads::Size size;
+  size.rows = random.below(most_rows) + 1;
+  size.keys = random.chance(0.3) ? random.below(300) + 1 : random.below(most_keys) + 1;
+  size.heads = kHeads[random.below(std::size(kHeads))];
+  size.head_dim = kDims[random.below(std::size(kDims))];
+  size.top_k = kTopK[random.below(std::size(kTopK))];
+  size.seed = random.bits();
+  workloads::Recipe recipe;
+  if (random.chance(0.6)) {
+    recipe.q = static_cast<workloads::Codes>(random.below(10));
+    recipe.k = static_cast<workloads::Codes>(random.below(10));
+    recipe.scales = static_cast<workloads::Scales>(random.below(7));
+    recipe.weights = static_cast<workloads::Weights>(random.below(8));
+  }
+  Drawn drawn{workloads::mix(size, recipe),
+              text::format("{} {}: Q {} N {} H {} D {} codes {}/{} scales {} weights {}", section, round, size.rows,
+                           size.keys, size.heads, size.head_dim, static_cast<int>(recipe.q), static_cast<int>(recipe.k),
+                           static_cast<int>(recipe.scales), static_cast<int>(recipe.weights)),
+              random.chance(0.4)};
+  drawn.made.top_k = size.top_k;
+  if (drawn.paged) {
+    const int page = kPage[random.below(std::size(kPage))];
+    const std::int64_t gap = 4 * random.below(9);
+    drawn.made = workloads::paged(drawn.made, page, gap, true, random.bits());
+    drawn.what += text::format(" pages of {} gap {}", page, gap);
+  }
+  return drawn;
+}
+inline std::string described(const Options& options) {
+  return text::format(" K {} order {} base {}", options.top_k, name(options.order), name(options.index_base));
+}
+
 /// Device-resident problem with its outputs, for streams and graphs.
 struct Resident {
   explicit Resident(const Problem& host, Options asked)

@@ -124,46 +124,13 @@ void check_workloads(Tally& tally, bool quick) {
 }
 
 void check_sweep(Tally& tally, double seconds) {
-  using workloads::Codes;
-  using workloads::Scales;
-  using workloads::Weights;
   Random random(29);
   const auto start = std::chrono::steady_clock::now();
-  constexpr int kHeads[] = {1, 4, 8, 16, 24, 32, 32, 40, 48, 64, 64, 96, 128};
-  constexpr int kDims[] = {32, 64, 96, 128, 128, 128, 192, 256};
-  constexpr int kTopK[] = {1, 2, 64, 512, 1024, 2047, 2048, 2049, 4096};
-  constexpr int kPage[] = {1, 2, 16, 32, 64, 64, 128, 256};
-  for (long round = 0;; ++round) {
-    if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() > seconds) break;
-    workloads::Size size;
-    size.rows = random.below(40) + 1;
-    size.keys = random.chance(0.3) ? random.below(300) + 1 : random.below(30000) + 1;
-    size.heads = kHeads[random.below(std::size(kHeads))];
-    size.head_dim = kDims[random.below(std::size(kDims))];
-    size.top_k = kTopK[random.below(std::size(kTopK))];
-    size.seed = random.bits();
-    workloads::Recipe recipe;
-    if (random.chance(0.6)) {
-      recipe.q = static_cast<Codes>(random.below(10));
-      recipe.k = static_cast<Codes>(random.below(10));
-      recipe.scales = static_cast<Scales>(random.below(7));
-      recipe.weights = static_cast<Weights>(random.below(8));
-    }
-    workloads::Workload made = workloads::mix(size, recipe);
-    std::string what =
-        text::format("sweep {}: Q {} N {} H {} D {} codes {}/{} scales {} weights {}", round, size.rows, size.keys,
-                     size.heads, size.head_dim, static_cast<int>(recipe.q), static_cast<int>(recipe.k),
-                     static_cast<int>(recipe.scales), static_cast<int>(recipe.weights));
-    const bool paged = random.chance(0.4);
-    if (paged) {
-      const int page = kPage[random.below(std::size(kPage))];
-      const std::int64_t gap = 4 * random.below(9);
-      made = workloads::paged(made, page, gap, true, random.bits());
-      what += text::format(" pages of {} gap {}", page, gap);
-    }
-    const Options options = drawn_options(random, size.top_k, paged);
-    what += text::format(" K {} order {} base {}", options.top_k, name(options.order), name(options.index_base));
-    compare(tally, made.problem, options, what,
+  for (long round = 0; std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds;
+       ++round) {
+    const Drawn drawn = drawn_problem(random, "sweep", round, 40, 30000);
+    const Options options = drawn_options(random, drawn.made.top_k, drawn.paged);
+    compare(tally, drawn.made.problem, options, drawn.what + described(options),
             static_cast<std::size_t>(random.below(static_cast<std::int64_t>(variants().size()))), 2);
   }
 }
@@ -278,38 +245,11 @@ void check_few(Tally& tally, double seconds) {
               text::format("few: {} drawn, {} rows", entry.name, rows), first, few);
     }
   const auto start = std::chrono::steady_clock::now();
-  constexpr int kHeads[] = {1, 8, 24, 32, 32, 40, 64, 64, 96, 128};
-  constexpr int kDims[] = {32, 64, 96, 128, 128, 128, 192, 256};
-  constexpr int kTopK[] = {1, 2, 64, 1024, 2047, 2048, 4096};
-  constexpr int kPage[] = {1, 2, 16, 32, 64, 64, 128, 256};
   for (long round = 0; std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds;
        ++round) {
-    workloads::Size size;
-    size.rows = random.below(8) + 1;
-    size.keys = random.chance(0.3) ? random.below(300) + 1 : random.below(60000) + 1;
-    size.heads = kHeads[random.below(std::size(kHeads))];
-    size.head_dim = kDims[random.below(std::size(kDims))];
-    size.top_k = kTopK[random.below(std::size(kTopK))];
-    size.seed = random.bits();
-    workloads::Recipe recipe;
-    if (random.chance(0.6)) {
-      recipe.q = static_cast<workloads::Codes>(random.below(10));
-      recipe.k = static_cast<workloads::Codes>(random.below(10));
-      recipe.scales = static_cast<workloads::Scales>(random.below(7));
-      recipe.weights = static_cast<workloads::Weights>(random.below(8));
-    }
-    workloads::Workload made = workloads::mix(size, recipe);
-    const bool paged = random.chance(0.4);
-    std::string what =
-        text::format("few sweep {}: Q {} N {} H {} D {}", round, size.rows, size.keys, size.heads, size.head_dim);
-    if (paged) {
-      const int page = kPage[random.below(std::size(kPage))];
-      made = workloads::paged(made, page, 4 * random.below(9), true, random.bits());
-      what += text::format(" pages of {}", page);
-    }
-    const Options options = drawn_options(random, size.top_k, paged);
-    what += text::format(" K {} order {} base {}", options.top_k, name(options.order), name(options.index_base));
-    compare(tally, made.problem, options, what, first, few);
+    const Drawn drawn = drawn_problem(random, "few sweep", round, 8, 60000);
+    const Options options = drawn_options(random, drawn.made.top_k, drawn.paged);
+    compare(tally, drawn.made.problem, options, drawn.what + described(options), first, few);
   }
   tuning() = {.few = 1};
   check_graphs(tally, {1, 3, 8});

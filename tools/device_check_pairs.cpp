@@ -161,46 +161,19 @@ void check_pairs(Tally& tally, double seconds, bool quick) {
   if (quick) return;
   check_graph(tally);
 
-  constexpr int kHeads[] = {1, 4, 8, 16, 24, 32, 32, 40, 48, 64, 64, 96, 128};
-  constexpr int kDims[] = {32, 64, 96, 128, 128, 128, 160, 192, 224, 256};
-  constexpr int kTopK[] = {1, 2, 64, 512, 1024, 2047, 2048, 2049, 4096};
-  constexpr int kPage[] = {1, 2, 16, 32, 64, 64, 128, 256};
   for (long round = 0; spent() < seconds; ++round, ++turn) {
-    workloads::Size size;
-    size.rows = random.below(30) + 1;
-    size.keys = random.chance(0.3) ? random.below(300) + 1 : random.below(40000) + 1;
-    size.heads = kHeads[random.below(std::size(kHeads))];
-    size.head_dim = kDims[random.below(std::size(kDims))];
-    size.top_k = kTopK[random.below(std::size(kTopK))];
-    size.seed = random.bits();
-    workloads::Recipe recipe;
-    if (random.chance(0.6)) {
-      recipe.q = static_cast<workloads::Codes>(random.below(10));
-      recipe.k = static_cast<workloads::Codes>(random.below(10));
-      recipe.scales = static_cast<workloads::Scales>(random.below(7));
-      recipe.weights = static_cast<workloads::Weights>(random.below(8));
-    }
-    workloads::Workload made = workloads::mix(size, recipe);
-    std::string what =
-        text::format("pairs {}: Q {} N {} H {} D {}", round, size.rows, size.keys, size.heads, size.head_dim);
-    const bool paged = random.chance(0.4);
+    Drawn drawn = drawn_problem(random, "pairs", round, 30, 40000);
+    workloads::Workload& made = drawn.made;
     std::vector<std::vector<std::uint8_t>> memory;
-    if (paged) {
-      const int page = kPage[random.below(std::size(kPage))];
-      const std::int64_t gap = 4 * random.below(9);
-      made = workloads::paged(made, page, gap, true, random.bits());
-      what += text::format(" pages of {} gap {}", page, gap);
-    } else if (random.chance(0.4)) {
+    if (!drawn.paged && random.chance(0.4)) {
       const std::int64_t offset = random.below(17), gap = random.chance(0.5) ? 0 : random.below(20);
       made.problem = shifted(made.problem, offset, gap, memory);
-      what += text::format(" offset {} gap {}", offset, gap);
+      drawn.what += text::format(" offset {} gap {}", offset, gap);
     }
     const double density = kDensities[random.below(std::size(kDensities))];
-    const Options options = drawn_options(random, size.top_k, paged);
-    what += text::format(" K {} order {} base {} density {}", options.top_k, name(options.order),
-                         name(options.index_base), density);
+    const Options options = drawn_options(random, made.top_k, drawn.paged);
     check_one(tally, made.problem, scores_by_cpu(made.problem), options, drawn_mask(random, made.problem, density),
-              what, turn, 2);
+              text::format("{}{} density {}", drawn.what, described(options), density), turn, 2);
   }
 }
 

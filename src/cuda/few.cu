@@ -99,17 +99,7 @@ __device__ void fill_tile_plain(const Params& p, std::uint8_t* codes, float* sca
     std::uint8_t* const to = codes + swizzled(vector, piece, kFewTile);
     const KeyAddress address =
         piece * 16 < p.head_dim ? visible_key(p, keys, part, first + vector) : KeyAddress{nullptr, nullptr};
-    if (address.codes == nullptr) {
-      *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
-    } else if (p.code_alignment == 16) {
-      ptx::copy_async<16>(to, address.codes + piece * 16);
-    } else if (p.code_alignment == 4) {
-#pragma unroll
-      for (int word = 0; word < 4; ++word) ptx::copy_async<4>(to + 4 * word, address.codes + piece * 16 + 4 * word);
-    } else {
-#pragma unroll
-      for (int byte = 0; byte < 16; ++byte) to[byte] = address.codes[piece * 16 + byte];
-    }
+    ptx::copy_piece(to, address.codes != nullptr ? address.codes + piece * 16 : nullptr, p.code_alignment);
   }
   ptx::copy_wait_all();
   ptx::fence_async_proxy();

@@ -236,17 +236,7 @@ __device__ void fill_stage_plain(const Params& p, Shared<C>& s, const Ring& ring
     std::uint8_t* const to =
         s.codes[ring.stage] + piece / 8 * C::kPanelBytes + local * 128 + (((piece % 8) ^ (local & 7)) << 4);
     const KeyAddress address = piece * 16 < p.head_dim ? visible_key(p, keys, part, key) : KeyAddress{nullptr, nullptr};
-    if (address.codes == nullptr) {
-      *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
-    } else if (p.code_alignment == 16) {
-      ptx::copy_async<16>(to, address.codes + piece * 16);
-    } else if (p.code_alignment == 4) {
-#pragma unroll
-      for (int word = 0; word < 4; ++word) ptx::copy_async<4>(to + 4 * word, address.codes + piece * 16 + 4 * word);
-    } else {
-#pragma unroll
-      for (int byte = 0; byte < 16; ++byte) to[byte] = address.codes[piece * 16 + byte];
-    }
+    ptx::copy_piece(to, address.codes != nullptr ? address.codes + piece * 16 : nullptr, p.code_alignment);
   }
   ptx::copy_wait_all();
   ptx::fence_async_proxy();

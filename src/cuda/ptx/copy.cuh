@@ -41,6 +41,20 @@ __device__ inline void copy_async(void* destination, const void* source) {
                  : "memory");
   }
 }
+/// 16 bytes of a key's codes, which start at a multiple of `alignment` (16, 4 or 1); zeros where `from` is null.
+__device__ inline void copy_piece(std::uint8_t* to, const std::uint8_t* from, std::int32_t alignment) {
+  if (from == nullptr) {
+    *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+  } else if (alignment == 16) {
+    copy_async<16>(to, from);
+  } else if (alignment == 4) {
+#pragma unroll
+    for (int word = 0; word < 4; ++word) copy_async<4>(to + 4 * word, from + 4 * word);
+  } else {
+#pragma unroll
+    for (int byte = 0; byte < 16; ++byte) to[byte] = from[byte];
+  }
+}
 /// Asks for the line in L2, of which a thread needs nothing yet.
 __device__ inline void prefetch_l2(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 __device__ inline void copy_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
