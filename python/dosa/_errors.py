@@ -26,7 +26,7 @@ class BadInputError(Error, ValueError):
 
 
 class InputTypeError(BadInputError, TypeError):
-    """An argument has a dtype that the contract does not take, or is no array."""
+    """An argument has a dtype that the contract does not take, is no array, or has the wrong Python type."""
 
 
 class NotAvailableError(Error, RuntimeError):

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import operator
+import os
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from ._errors import InputTypeError, InternalError
+from ._errors import BadInputError, InputTypeError, InternalError
+
+if TYPE_CHECKING:
+    import pathlib
 
 
 def framework(array: Any) -> str:
@@ -78,7 +84,10 @@ def empty(like: Any, shape: tuple[int, ...], dtype: str, on_device: bool, stream
         raw = numpy.empty(items * numpy.dtype(dtype).itemsize + 64, numpy.uint8)
         skip = -raw.ctypes.data % 64
         return raw[skip : skip + items * numpy.dtype(dtype).itemsize].view(dtype).reshape(shape)
-    return numpy.empty(shape, dtype)
+    try:
+        return numpy.empty(shape, dtype)
+    except ValueError as error:  # more bytes than an address has; what merely does not fit is a MemoryError already
+        raise MemoryError(f"found no memory for a result of shape {list(shape)}") from error
 
 
 class Writable:
@@ -142,6 +151,66 @@ def wait_for_default_stream() -> None:
     failed = ctypes.CDLL("libcuda.so.1").cuStreamSynchronize(legacy)
     if failed:
         raise InternalError(f"cuStreamSynchronize: CUDA error {failed}")
+
+
+def path_of(path: Any) -> pathlib.Path:
+    """A path from str, bytes or os.PathLike; InputTypeError for all else."""
+    import pathlib
+
+    try:
+        text = os.fsdecode(path)
+    except TypeError as error:
+        raise InputTypeError(f"path: found {path!r} ({type(path).__qualname__}), wanted str, bytes or os.PathLike") from error
+    if "\0" in text:
+        raise BadInputError(f"path: found {text!r}, wanted a path without NUL")
+    return pathlib.Path(text)
+
+
+def metadata_of(metadata: Any) -> dict[str, str]:
+    """A file's words: str to str, of characters that UTF-8 can write."""
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, Mapping):
+        raise InputTypeError(f"metadata: found {type(metadata).__qualname__}, wanted a mapping of str to str")
+    for word in (word for item in metadata.items() for word in item):
+        if not isinstance(word, str):
+            raise InputTypeError(f"metadata: found {word!r} ({type(word).__qualname__}), wanted str to str")
+        try:
+            word.encode()
+        except UnicodeEncodeError as error:
+            raise BadInputError(f"metadata: found {word!r}, wanted characters that UTF-8 can write") from error
+    return dict(metadata)
+
+
+def integer(value: Any) -> int | None:
+    """The int that `value` is, NumPy's integers and 0-d arrays included; None for everything else."""
+    if isinstance(value, int):
+        return value
+    if getattr(value, "ndim", None) != 0 or not hasattr(value, "__index__"):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def int32_rows(value: Any, name: str, rows: int, default: int) -> Any:
+    """int32 [rows] on the host from what people have as window bounds: None, an integer, or integers of any width.
+
+    Values beyond int32 become its ends, which lie outside every sequence too.
+    """
+    import numpy
+
+    ends = numpy.iinfo(numpy.int32)
+    number = default if value is None else integer(value)
+    if number is not None:
+        return numpy.full(rows, min(max(number, int(ends.min)), int(ends.max)), numpy.int32)
+    array = to_host(value)
+    if array.dtype.kind not in "iu":
+        raise InputTypeError(f"{name}: found {array.dtype} {list(array.shape)}, wanted int32 [Q], or an integer for all rows")
+    if array.shape != (rows,):
+        raise BadInputError(f"{name}: found shape {list(array.shape)}, wanted [{rows}]")
+    return numpy.clip(array, ends.min, ends.max).astype(numpy.int32)
 
 
 def to_host(array: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from . import _core, _interop
 from ._core import Memory, Stats
-from ._errors import BadInputError, UsageError
+from ._errors import BadInputError, InputTypeError, UsageError
 from ._types import Backend, IndexBase, Isa, Model, Order, Path
 
 Array = Any
@@ -154,6 +154,8 @@ class Plan:
 
 def _outputs(out: Sequence[Array], scores: bool) -> tuple[Array, Array, Array | None]:
     wanted = 3 if scores else 2
+    if not isinstance(out, (tuple, list)):
+        raise InputTypeError(f"out: found {type(out).__qualname__}, wanted a tuple of arrays (indices, lengths, scores)")
     if len(out) == 4 and isinstance(out, Selection):
         out = out[:3]
     if len(out) == 3 and out[2] is None:
@@ -166,7 +168,8 @@ def _outputs(out: Sequence[Array], scores: bool) -> tuple[Array, Array, Array | 
 
 def _bounds(q: Array, k: Array, k_scale: Array | None, block_table: Array | None, ks: Any, ke: Any) -> tuple[Any, Any]:
     """Windows as arrays where q lies on a device (on the host the extension takes None and integers)."""
-    if not ((ks is None or isinstance(ks, int)) or (ke is None or isinstance(ke, int))) or not _on_device(q):
+    first, last = _interop.integer(ks), _interop.integer(ke)
+    if not (ks is None or ke is None or first is not None or last is not None) or not _on_device(q):
         return ks, ke
     if k_scale is None:
         keys = int(k.shape[1]) * int(block_table.shape[1]) if block_table is not None else 0
@@ -174,11 +177,11 @@ def _bounds(q: Array, k: Array, k_scale: Array | None, block_table: Array | None
         keys = int(k.shape[0])
     rows = int(q.shape[0])
 
-    def filled(value: Any, default: int) -> Any:
-        if value is not None and not isinstance(value, int):
+    def filled(value: Any, number: int | None, default: int) -> Any:
+        if value is not None and number is None:
             return value
         kind = _interop.framework(q)
-        value = default if value is None else value
+        value = default if number is None else max(min(number, 2**31 - 1), -(2**31))
         if kind == "torch":
             import torch
 
@@ -193,7 +196,7 @@ def _bounds(q: Array, k: Array, k_scale: Array | None, block_table: Array | None
             return jax.device_put(jax.numpy.full((rows,), value, "int32"), next(iter(q.devices())))
         return value
 
-    return filled(ks, 0), filled(ke, keys)
+    return filled(ks, first, 0), filled(ke, last, keys)
 
 
 def _on_device(array: Any) -> bool:
@@ -262,7 +265,8 @@ def select(
         block_table: int32 [R, pages], physical page of each request's logical page (paged keys).
         row_request: int32 [Q], the request of each row. None: Q / R consecutive rows belong to each request
             (`rows_per_request` states that number and is checked).
-        out: (indices, lengths) or (indices, lengths, scores) to write into; any strides, no shared elements.
+        out: (indices, lengths) or (indices, lengths, scores) to write into; any strides, no shared elements, no
+            byte of another argument (so for workspace and carry).
         workspace: dosa.Memory or uint8 array of at least plan.workspace_bytes. None: allocated for the call.
         carry: memory kept between calls of successive rows; makes later calls faster and changes no byte.
         stream: CUDA stream handle. None: the current stream of q's framework.
@@ -410,6 +414,8 @@ def scores(
 
 def _arrays_of(parts: Iterable[Any]) -> Iterator[tuple[Array, Array, Array]]:
     for index, part in enumerate(parts):
+        if not isinstance(part, (tuple, list)):
+            raise InputTypeError(f"part {index}: found {type(part).__qualname__}, wanted (indices, lengths, scores)")
         if isinstance(part, Selection):
             part = part[:3]
         if len(part) != 3 or part[2] is None:
@@ -446,6 +452,8 @@ def merge(
     Raises:
         dosa.BadInputError for shapes that disagree, indices outside the window and duplicates.
     """
+    if isinstance(parts, Selection) or not isinstance(parts, Iterable):
+        raise InputTypeError(f"parts: found {type(parts).__qualname__}, wanted a list of Selections")
     collected = list(parts)
     models = sorted({part.stats.model for part in collected if isinstance(part, Selection)})
     if len(models) > 1:
@@ -454,15 +462,18 @@ def merge(
         top_k, models[0] if models else None, None, "auto", "auto", order, index_base, always_first, always_last,
         return_scores, 0, 0, None, False,
     )  # fmt: skip
-    import numpy
-
+    if k is None and (block_table is not None or row_request is not None):
+        raise BadInputError("block_table, row_request: found without k, wanted the paged keys that they belong to")
     if out is None:
-        rows = int(ks.shape[0])
-        indices = numpy.empty((rows, max(top_k, 0)), numpy.int32)
-        lengths = numpy.empty(rows, numpy.int32)
-        found = numpy.empty_like(indices, numpy.float32) if return_scores else None
+        bounds = None if ks is None or _interop.integer(ks) is not None else _interop.to_host(ks)
+        if bounds is None or bounds.ndim != 1:
+            raise InputTypeError(f"ks: found {type(ks).__qualname__}, wanted int32 [Q]")
+        shape = len(bounds), max(options.top_k, 0)
+        indices = _interop.empty(None, shape, "int32", False)
+        lengths = _interop.empty(None, shape[:1], "int32", False)
+        found = _interop.empty(None, shape, "float32", False) if options.scores else None
     else:
-        indices, lengths, found = _outputs(out, return_scores)
+        indices, lengths, found = _outputs(out, options.scores)
     stats = _core.merge(
         list(_arrays_of(collected)), ks, ke, total_keys, options, indices, lengths, found, k, block_table, row_request
     )

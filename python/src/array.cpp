@@ -246,6 +246,43 @@ void Array::mismatch(const char* wanted) const {
   throw TypeMismatch(text::format("{}: found {}, wanted {}", name_, found(), wanted));
 }
 
+std::pair<std::uintptr_t, std::uintptr_t> Array::range() const noexcept {
+  const std::int64_t item = dtype_.bits / 8;
+  auto first = reinterpret_cast<std::uintptr_t>(data_), last = first + static_cast<std::uintptr_t>(item);
+  if (rank_ < 0 || data_ == nullptr) return {0, 0};
+  for (int axis = 0; axis < rank_; ++axis) {
+    if (extent(axis) == 0) return {0, 0};
+    const std::int64_t reach = (extent(axis) - 1) * stride(axis) * item;
+    (reach < 0 ? first : last) += static_cast<std::uintptr_t>(reach);
+  }
+  return {first, last};
+}
+
+std::vector<std::pair<std::uintptr_t, std::uintptr_t>> Array::runs() const {
+  const auto [begin, end] = range();
+  if (begin == end) return {};
+  std::int64_t length = dtype_.bits / 8;
+  const std::int64_t item = length;
+  std::array<bool, kMaxRank> inner{};
+  for (int axis = rank_; axis-- > 0;) {
+    const bool one = extent(axis) == 1 || stride(axis) == 0;
+    if (!one && std::abs(stride(axis)) * item != length) break;
+    inner[static_cast<std::size_t>(axis)] = true;
+    if (!one) length *= extent(axis);
+  }
+  // From the lowest address up, whatever the strides' signs.
+  std::vector<std::pair<std::uintptr_t, std::uintptr_t>> found = {{begin, begin + static_cast<std::uintptr_t>(length)}};
+  for (int axis = 0; axis < rank_; ++axis) {
+    if (inner[static_cast<std::size_t>(axis)] || stride(axis) == 0) continue;
+    const std::size_t before = found.size();
+    const auto step = static_cast<std::uintptr_t>(std::abs(stride(axis)) * item);
+    for (std::uintptr_t i = 1; i < static_cast<std::uintptr_t>(extent(axis)); ++i)
+      for (std::size_t n = 0; n < before; ++n)
+        found.emplace_back(found[n].first + i * step, found[n].second + i * step);
+  }
+  return found;
+}
+
 void Array::check_output() const {
   if (read_only_)
     throw Error(ErrorKind::bad_input, text::format("{}: found a read-only array, wanted a writable one", name_));

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "dlpack.hpp"
 #include "dosa/tensor.hpp"
@@ -54,6 +56,12 @@ class Array {
     check_output();
     return view<T, Rank>(wanted);
   }
+
+  /// Contiguous runs of bytes [first, last) that hold the elements, in no order; the inner axes make one where they
+  /// can.
+  [[nodiscard]] std::vector<std::pair<std::uintptr_t, std::uintptr_t>> runs() const;
+  /// The smallest [first, last) that holds all elements; empty where there are none.
+  [[nodiscard]] std::pair<std::uintptr_t, std::uintptr_t> range() const noexcept;
 
   [[noreturn]] void mismatch(const char* wanted) const;
 

@@ -4,8 +4,10 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <new>
 #include <span>
 
+#include "arguments.hpp"
 #include "array.hpp"
 #include "contract/text.hpp"
 
@@ -14,8 +16,8 @@ namespace dosa::python {
 /// Host bytes, left uninitialised: pages that no call touches cost nothing.
 class Memory {
  public:
-  explicit Memory(std::int64_t bytes)
-      : size_(checked(bytes)), data_(std::make_unique_for_overwrite<std::byte[]>(size_)) {}
+  explicit Memory(nb::handle bytes) : Memory(integer(bytes, "nbytes")) {}
+  explicit Memory(std::int64_t bytes) : size_(checked(bytes)), data_(allocated(size_)) {}
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] std::span<std::byte> bytes() noexcept { return {data_.get(), size_}; }
 
@@ -24,8 +26,16 @@ class Memory {
 
  private:
   static std::size_t checked(std::int64_t bytes) {
-    if (bytes < 0) throw Error(ErrorKind::usage, text::format("memory: found {} bytes, wanted 0 or more", bytes));
+    if (bytes < 0) throw Error(ErrorKind::usage, text::format("nbytes: found {}, wanted 0 or more", bytes));
     return static_cast<std::size_t>(bytes);
+  }
+  static std::unique_ptr<std::byte[]> allocated(std::size_t bytes) {
+    try {
+      return std::make_unique_for_overwrite<std::byte[]>(bytes);
+    } catch (const std::bad_alloc&) {
+      PyErr_SetString(PyExc_MemoryError, text::format("found no memory for {} bytes of workspace", bytes).c_str());
+      throw nb::python_error();
+    }
   }
   std::size_t size_;
   std::unique_ptr<std::byte[]> data_;
@@ -59,6 +69,7 @@ class BorrowedBytes {
     if (memory_ != nullptr) memory_->give_back();
   }
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
+  [[nodiscard]] const Array& array() const noexcept { return array_; }  ///< absent for a Memory
   [[nodiscard]] Device device() const noexcept { return array_.device(); }
   [[nodiscard]] bool absent() const noexcept { return bytes_.data() == nullptr && memory_ == nullptr; }
 

@@ -8,9 +8,11 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "arguments.hpp"
 #include "contract/text.hpp"
 #include "contract/validate.hpp"
 #include "memory.hpp"
+#include "overlap.hpp"
 #include "problem.hpp"
 #include "register.hpp"
 #if __has_include("dosa/cuda.hpp")
@@ -22,32 +24,56 @@ namespace {
 
 nb::object optional_number(double value) { return value == value ? nb::cast(value) : nb::none(); }
 
-ScoreModel model_for(const std::optional<std::string_view>& word, Backend backend, const Device& device) {
-  if (word) return parse_score_model(*word);
-  return backend == Backend::cuda || device.kind == DeviceKind::cuda ? ScoreModel::sm90 : ScoreModel::f64;
+ScoreModel model_for(nb::handle model, Backend backend, bool on_device) {
+  if (!model.is_none()) return word(model, parse_score_model);
+  return backend == Backend::cuda || on_device ? ScoreModel::sm90 : ScoreModel::f64;
 }
 
-using Word = std::optional<std::string_view>;
-
-Options make_options(std::int64_t top_k, const Word& model, const Word& backend, std::string_view path,
-                     std::string_view isa, std::string_view order, std::string_view index_base,
-                     std::int64_t always_first, std::int64_t always_last, bool scores, int threads, int retained_heads,
-                     const std::optional<std::pair<std::int64_t, std::int64_t>>& shard, const Device& device) {
+Options make_options(nb::handle top_k, nb::handle model, nb::handle backend, nb::handle path, nb::handle isa,
+                     nb::handle order, nb::handle index_base, nb::handle always_first, nb::handle always_last,
+                     nb::handle scores, nb::handle threads, nb::handle retained_heads, nb::handle shard,
+                     bool on_device) {
   Options options;
-  options.top_k = top_k;
-  options.backend = backend ? parse_backend(*backend) : Backend::automatic;
-  options.model = model_for(model, options.backend, device);
-  options.path = parse_path(path);
-  options.isa = parse_isa(isa);
-  options.order = parse_order(order);
-  options.index_base = parse_index_base(index_base);
-  options.always_first = always_first;
-  options.always_last = always_last;
-  options.scores = scores;
-  options.threads = threads;
-  options.retained_heads = retained_heads;
-  if (shard) options.shard = Shard{shard->first, shard->second};
+  options.top_k = integer(top_k, "top_k");
+  options.backend = backend.is_none() ? Backend::automatic : word(backend, parse_backend);
+  options.model = model_for(model, options.backend, on_device);
+  options.path = word(path, parse_path);
+  options.isa = word(isa, parse_isa);
+  options.order = word(order, parse_order);
+  options.index_base = word(index_base, parse_index_base);
+  options.always_first = integer(always_first, "always_first");
+  options.always_last = integer(always_last, "always_last");
+  options.scores = flag(scores, "return_scores");
+  options.threads = small_integer(threads, "threads");
+  options.retained_heads = small_integer(retained_heads, "retained_heads");
+  options.shard = shard_argument(shard);
   return options;
+}
+
+Plan make_plan(nb::handle rows, nb::handle heads, nb::handle head_dim, nb::handle keys, nb::handle requests,
+               nb::handle pages, nb::handle page_size, nb::handle row_request, nb::handle cuda_device,
+               const Options& options) {
+  Shape shape{.rows = integer(rows, "rows"),
+              .heads = integer(heads, "heads"),
+              .head_dim = integer(head_dim, "head_dim"),
+              .keys = integer(keys, "keys")};
+  shape.page_size = small_integer(page_size, "page_size");
+  shape.paged = shape.page_size != 0;
+  const std::int64_t tables = integer(requests, "requests"), cache = integer(pages, "pages");
+  const bool named = flag(row_request, "row_request");
+  if (shape.paged) {
+    shape.requests = tables;
+    shape.pages = cache;
+    shape.row_request = named;
+    if (shape.page_size > 0 && shape.keys % shape.page_size != 0)
+      throw Error(ErrorKind::bad_input, text::format("keys: found {} with pages of {}, wanted a multiple (the columns "
+                                                     "of the block table times page_size)",
+                                                     shape.keys, shape.page_size));
+  } else if (tables != 1 || cache != 0 || named) {
+    throw Error(ErrorKind::usage, "pages, requests, row_request: found without page_size, wanted paged keys");
+  }
+  if (!cuda_device.is_none()) shape.device = {DeviceKind::cuda, small_integer(cuda_device, "cuda_device")};
+  return plan(shape, options);
 }
 
 /// What run() counted, with the words of the plan.
@@ -88,11 +114,13 @@ void queue(const Plan& plan, const Inputs& inputs, const Selection& selection, c
 }
 
 RunStats run_plan(const Plan& plan, const Inputs& inputs, nb::handle indices, nb::handle lengths, nb::handle scores,
-                  nb::handle workspace, nb::handle carry, bool reports) {
+                  nb::handle workspace, nb::handle carry, nb::handle row_reports) {
+  const bool reports = flag(row_reports, "row_reports");
   std::array<Array, 3> arrays;
   const Selection selection = outputs(indices, lengths, scores, inputs.stream(), arrays);
   const BorrowedBytes lent(workspace, "workspace", inputs.stream());
   const BorrowedBytes kept(carry, "carry", inputs.stream());
+  refuse_shared_memory({&arrays[0], &arrays[1], &arrays[2], &lent.array(), &kept.array()}, inputs.arrays());
   RunStats result;
   result.model = name(plan.options().model);
   result.backend = name(plan.options().backend);
@@ -116,14 +144,15 @@ RunStats run_plan(const Plan& plan, const Inputs& inputs, nb::handle indices, nb
 void run_scores(const Inputs& inputs, const Options& options, nb::handle out) {
   const Array array(out, "out", inputs.stream());
   const auto view = array.output<float, 2>("float32 [Q, N]");
+  refuse_shared_memory({&array}, inputs.arrays());
   const nb::gil_scoped_release unlocked;
   scores(inputs.problem(), options, view);
 }
 
 RunStats merge_parts(const std::vector<std::tuple<nb::object, nb::object, nb::object>>& parts, nb::handle ks,
-                     nb::handle ke, std::int64_t total_keys, const Options& options, nb::handle indices,
-                     nb::handle lengths, nb::handle scores_out, nb::handle k, nb::handle block_table,
-                     nb::handle row_request) {
+                     nb::handle ke, nb::handle total, const Options& options, nb::handle indices, nb::handle lengths,
+                     nb::handle scores_out, nb::handle k, nb::handle block_table, nb::handle row_request) {
+  const std::int64_t total_keys = integer(total, "total_keys");
   const nb::object none = nb::none();
   std::vector<std::array<Array, 3>> held(parts.size());
   std::vector<Partial> partials;
@@ -151,6 +180,10 @@ RunStats merge_parts(const std::vector<std::tuple<nb::object, nb::object, nb::ob
   if (!requests.absent()) request_view = requests.input<std::int32_t, 1>("int32 [Q]");
   std::array<Array, 3> arrays;
   const Selection selection = outputs(indices, lengths, scores_out, none, arrays);
+  std::vector<const Array*> read = {&first, &last, &cache, &table, &requests};
+  for (const auto& part : held)
+    for (const Array& array : part) read.push_back(&array);
+  refuse_shared_memory({&arrays[0], &arrays[1], &arrays[2]}, read);
   const auto ks_view = first.input<std::int32_t, 1>("int32 [Q]");
   const auto ke_view = last.input<std::int32_t, 1>("int32 [Q]");
   const nb::gil_scoped_release unlocked;
@@ -225,7 +258,11 @@ void translate_errors() {
           break;
       }
       const nb::object exception = nb::module_::import_("dosa._errors").attr(type);
-      PyErr_SetString(exception.ptr(), error.what());
+      // Messages quote names of files and tensors, whose bytes need not be UTF-8.
+      const std::string_view message = error.what();
+      const nb::object words =
+          nb::steal(PyUnicode_DecodeUTF8(message.data(), static_cast<Py_ssize_t>(message.size()), "backslashreplace"));
+      if (words.is_valid()) PyErr_SetObject(exception.ptr(), words.ptr());
     }
   });
 }
@@ -238,7 +275,7 @@ NB_MODULE(_core, module) {
   nb::class_<Memory>(
       module, "Memory",
       "Host bytes that a caller keeps between calls (workspace, carry), uninitialised. One call at a time.")
-      .def(nb::init<std::int64_t>(), nb::arg("nbytes"))
+      .def(nb::init<nb::handle>(), nb::arg("nbytes").none())
       .def_prop_ro("nbytes", &Memory::size, "Size in bytes.");
 
   nb::class_<Options>(module, "Options")
@@ -255,18 +292,11 @@ NB_MODULE(_core, module) {
       .def_prop_ro("threads", [](const Options& o) { return o.threads; })
       .def_prop_ro("retained_heads", [](const Options& o) { return o.retained_heads; });
 
-  module.def(
-      "options",
-      [](std::int64_t top_k, const Word& model, const Word& backend, std::string_view path, std::string_view isa,
-         std::string_view order, std::string_view index_base, std::int64_t always_first, std::int64_t always_last,
-         bool with_scores, int threads, int retained_heads,
-         const std::optional<std::pair<std::int64_t, std::int64_t>>& shard, bool on_device) {
-        return make_options(top_k, model, backend, path, isa, order, index_base, always_first, always_last, with_scores,
-                            threads, retained_heads, shard, on_device ? Device{DeviceKind::cuda, 0} : Device{});
-      },
-      nb::arg("top_k"), nb::arg("model").none(), nb::arg("backend").none(), nb::arg("path"), nb::arg("isa"),
-      nb::arg("order"), nb::arg("index_base"), nb::arg("always_first"), nb::arg("always_last"), nb::arg("scores"),
-      nb::arg("threads"), nb::arg("retained_heads"), nb::arg("shard").none(), nb::arg("on_device"));
+  module.def("options", &make_options, nb::arg("top_k").none(), nb::arg("model").none(), nb::arg("backend").none(),
+             nb::arg("path").none(), nb::arg("isa").none(), nb::arg("order").none(), nb::arg("index_base").none(),
+             nb::arg("always_first").none(), nb::arg("always_last").none(), nb::arg("scores").none(),
+             nb::arg("threads").none(), nb::arg("retained_heads").none(), nb::arg("shard").none(),
+             nb::arg("on_device"));
 
   nb::class_<Inputs>(module, "Inputs")
       .def(nb::init<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle,
@@ -294,26 +324,11 @@ NB_MODULE(_core, module) {
       .def_prop_ro("carry_bytes", &Plan::carry_bytes)
       .def_prop_ro("why", &Plan::why)
       .def("run", &run_plan, nb::arg("inputs"), nb::arg("indices").none(), nb::arg("lengths").none(),
-           nb::arg("scores").none(), nb::arg("workspace").none(), nb::arg("carry").none(), nb::arg("reports"));
+           nb::arg("scores").none(), nb::arg("workspace").none(), nb::arg("carry").none(), nb::arg("reports").none());
 
-  module.def(
-      "plan",
-      [](std::int64_t rows, std::int64_t heads, std::int64_t head_dim, std::int64_t keys, std::int64_t requests,
-         std::int64_t pages, std::int32_t page_size, bool row_request, std::optional<int> cuda_device,
-         const Options& options) {
-        Shape shape{.rows = rows, .heads = heads, .head_dim = head_dim, .keys = keys};
-        if (page_size != 0) {
-          shape.paged = true;
-          shape.requests = requests;
-          shape.pages = pages;
-          shape.page_size = page_size;
-          shape.row_request = row_request;
-        }
-        if (cuda_device) shape.device = {DeviceKind::cuda, *cuda_device};
-        return plan(shape, options);
-      },
-      nb::arg("rows"), nb::arg("heads"), nb::arg("head_dim"), nb::arg("keys"), nb::arg("requests"), nb::arg("pages"),
-      nb::arg("page_size"), nb::arg("row_request"), nb::arg("cuda_device").none(), nb::arg("options"));
+  module.def("plan", &make_plan, nb::arg("rows").none(), nb::arg("heads").none(), nb::arg("head_dim").none(),
+             nb::arg("keys").none(), nb::arg("requests").none(), nb::arg("pages").none(), nb::arg("page_size").none(),
+             nb::arg("row_request").none(), nb::arg("cuda_device").none(), nb::arg("options"));
 
   nb::class_<DeviceCounters>(module, "DeviceCounters",
                              "What the CUDA backend counted in one call over arrays in host memory.")
@@ -387,9 +402,10 @@ NB_MODULE(_core, module) {
             s.stats.seconds);
       });
 
-  module.def("merge", &merge_parts, nb::arg("parts"), nb::arg("ks"), nb::arg("ke"), nb::arg("total_keys"),
-             nb::arg("options"), nb::arg("indices").none(), nb::arg("lengths").none(), nb::arg("scores").none(),
-             nb::arg("k").none(), nb::arg("block_table").none(), nb::arg("row_request").none());
+  module.def("merge", &merge_parts, nb::arg("parts"), nb::arg("ks").none(), nb::arg("ke").none(),
+             nb::arg("total_keys").none(), nb::arg("options"), nb::arg("indices").none(), nb::arg("lengths").none(),
+             nb::arg("scores").none(), nb::arg("k").none(), nb::arg("block_table").none(),
+             nb::arg("row_request").none());
   module.def("info", &info_words);
   register_certificate(module);
   register_trace(module);

@@ -1,7 +1,9 @@
 #include "problem.hpp"
 
+#include <algorithm>
 #include <limits>
 
+#include "arguments.hpp"
 #include "contract/text.hpp"
 
 namespace dosa::python {
@@ -41,6 +43,7 @@ PagedKeys paged_keys(const Array& k, const Array& block_table) {
 Inputs::Inputs(nb::handle q, nb::handle k, nb::handle k_scale, nb::handle weights, nb::handle ks, nb::handle ke,
                nb::handle block_table, nb::handle row_request, const nb::object& rows_per_request, nb::object stream)
     : stream_argument_(std::move(stream)),
+      stream_(dosa::python::stream_argument(stream_argument_)),
       q_(q, "q", stream_argument_),
       k_(k, "k", stream_argument_),
       k_scale_(optional_array(k_scale, "k_scale", stream_argument_)),
@@ -56,14 +59,15 @@ Inputs::Inputs(nb::handle q, nb::handle k, nb::handle k_scale, nb::handle weight
     problem_.keys = paged;
     if (!row_request_.absent()) problem_.row_request = row_request_.input<std::int32_t, 1>("int32 [Q]");
     if (!rows_per_request.is_none()) {
-      const auto asked = nb::cast<std::int64_t>(rows_per_request);
+      const std::int64_t asked = integer(rows_per_request, "rows_per_request");
+      const std::int64_t requests = paged.block_table.shape[0], rows = problem_.q.shape[0];
       if (!row_request_.absent())
         throw Error(ErrorKind::usage, "rows_per_request: found beside row_request, wanted one of the two");
-      if (asked < 1 || asked * paged.block_table.shape[0] != problem_.q.shape[0])
+      if (asked < 1 || (requests > 0 && asked > rows) || asked * requests != rows)
         throw Error(
             ErrorKind::bad_input,
             text::format("rows_per_request: found {} with {} rows and {} requests, wanted rows_per_request * R = Q",
-                         asked, problem_.q.shape[0], paged.block_table.shape[0]));
+                         asked, rows, requests));
     }
   } else {
     if (!block_table_.absent() || !row_request_.absent() || !rows_per_request.is_none())
@@ -86,13 +90,15 @@ TensorView<const std::int32_t, 1> Inputs::bound(nb::handle object, const char* n
                                                 std::int32_t& storage, Array& array) {
   if (!object.is_none() && !PyLong_Check(object.ptr())) {
     array = Array(object, name, stream_argument_);
-    return array.input<std::int32_t, 1>("int32 [Q]");
+    // NumPy's integers are arrays without axes.
+    if (array.rank() != 0 || PyIndex_Check(object.ptr()) == 0)
+      return array.input<std::int32_t, 1>("int32 [Q], or an integer for all rows");
+    array = Array();
   }
   if (problem_.q.device.kind != DeviceKind::cpu)
     throw Error(ErrorKind::bad_input,
                 text::format("{}: found a number on the host, wanted int32 [Q] on the device of q", name));
-  if (!object.is_none() && !nb::try_cast(object, all))
-    throw Error(ErrorKind::bad_input, text::format("{}: found an integer that does not fit, wanted int32", name));
+  if (!object.is_none()) all = integer(object, name);
   // More keys than an int32 counts are refused by plan().
   storage = static_cast<std::int32_t>(std::clamp<std::int64_t>(all, std::numeric_limits<std::int32_t>::min(),
                                                                std::numeric_limits<std::int32_t>::max()));
@@ -100,10 +106,9 @@ TensorView<const std::int32_t, 1> Inputs::bound(nb::handle object, const char* n
 }
 
 void* Inputs::stream_handle() const {
-  if (stream_argument_.is_none()) return q_.stream();
+  if (!stream_) return q_.stream();
   // 1 and 2 are DLPack's words for the legacy and the per-thread default stream, as they are CUDA's own handles.
-  const auto handle = nb::cast<std::uintptr_t>(stream_argument_);
-  return reinterpret_cast<void*>(handle);
+  return reinterpret_cast<void*>(*stream_);
 }
 
 }  // namespace dosa::python

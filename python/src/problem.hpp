@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "array.hpp"
 #include "dosa/dosa.hpp"
@@ -20,6 +21,10 @@ class Inputs {
 
   [[nodiscard]] const Problem& problem() const noexcept { return problem_; }
   [[nodiscard]] const Shape& shape() const noexcept { return shape_; }
+  /// All of the call's inputs; those that it does not have are absent.
+  [[nodiscard]] std::vector<const Array*> arrays() const {
+    return {&q_, &k_, &k_scale_, &weights_, &ks_, &ke_, &block_table_, &row_request_};
+  }
   [[nodiscard]] const nb::object& stream() const noexcept { return stream_argument_; }
   /// What the call is enqueued on: the argument, else the stream of q's framework, else the default stream.
   [[nodiscard]] void* stream_handle() const;
@@ -29,6 +34,7 @@ class Inputs {
                                           Array& array);
 
   nb::object stream_argument_;
+  std::optional<std::uintptr_t> stream_;
   Array q_, k_, k_scale_, weights_, ks_, ke_, block_table_, row_request_;
   std::int32_t first_ = 0, last_ = 0;
   Problem problem_;
