@@ -21,9 +21,14 @@ def _rows(text: str, rows: int) -> list[int]:
     try:
         for part in text.split(","):
             ends = [int(word) for word in part.split(":")]
-            picked.extend(range(*ends) if len(ends) > 1 else ends)
-    except (ValueError, TypeError) as error:
-        raise dosa.BadInputError(f"rows: found {text!r}, wanted rows such as 5, 0:16, 0:512:16 or 3,7,20:24") from error
+            part_rows = range(*ends) if len(ends) > 1 else ends
+            if len(part_rows) > rows:  # before a list of them is made
+                raise ValueError
+            picked.extend(part_rows)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise dosa.BadInputError(
+            f"rows: found {text!r}, wanted rows below {rows}, such as 5, 0:16, 0:512:16 or 3,7,20:24"
+        ) from error
     if any(not 0 <= row < rows for row in picked):
         raise dosa.BadInputError(f"rows: found {text!r}, wanted rows below {rows}")
     return picked
@@ -58,11 +63,17 @@ def _judge(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, option)
         return str(value) if value is not None else metadata.get(option, fallback)
 
-    top_k = asked("top_k")
+    def number(option: str) -> int | None:
+        text = asked(option)
+        try:
+            return None if text is None else int(text)
+        except ValueError as error:
+            raise dosa.BadInputError(f"{selection_file}: {option}: found {text!r}, wanted an integer") from error
+
     verdict = dosa.judge(
-        tensors["indices"], tensors.get("lengths"), *trace.arrays, top_k=None if top_k is None else int(top_k),
+        tensors["indices"], tensors.get("lengths"), *trace.arrays, top_k=number("top_k"),
         model=asked("model", "f64"), index_base=asked("index_base", "absolute"),  # type: ignore[arg-type]
-        always_first=int(asked("always_first", "0") or 0), always_last=int(asked("always_last", "0") or 0),
+        always_first=number("always_first") or 0, always_last=number("always_last") or 0,
         progress=_progress,
     )  # fmt: skip
     print(verdict.summary())
@@ -110,7 +121,7 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     try:
         return int(arguments.run(arguments))
-    except dosa.Error as error:
+    except (dosa.Error, MemoryError) as error:  # 1 is the judge's verdict, which an error must not look like
         print(f"dosa: {error}", file=sys.stderr)
         return 2
 

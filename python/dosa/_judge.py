@@ -8,8 +8,10 @@ from typing import Any, Literal
 
 import numpy
 
-from ._errors import BadInputError, UsageError
-from ._interop import to_host
+from . import _core
+from ._errors import BadInputError, InputTypeError, UsageError
+from ._interop import int32_rows, integer, to_host
+from ._select import _on_device
 from ._select import scores as _scores
 from ._types import Model
 
@@ -113,7 +115,7 @@ def judge(
         top_k: K; None: the width of `indices`. model: None: "f64", or "sm90" for CUDA tensors.
         row_chunk: rows scored at a time (default: so many as fit 256 MiB of scores). progress(done, total) is called
         after each.
-        Other arguments as in dosa.select.
+        ks, ke: as in dosa.select, of any integer dtype. Other arguments as in dosa.select.
 
     Returns:
         A Verdict. Its summary() is for people.
@@ -121,46 +123,41 @@ def judge(
     Raises:
         dosa.BadInputError, dosa.UsageError as dosa.select does.
     """
-    found = to_host(indices)
-    if found.ndim != 2 or found.dtype.kind not in "iu":
-        raise BadInputError(f"indices: found {found.dtype} {list(found.shape)}, wanted integers [Q, K]")
-    found = found.astype(numpy.int64)
-    rows = found.shape[0]
-    host_q = to_host(q)
-    if host_q.shape[0] != rows:
-        raise BadInputError(f"indices: found {rows} rows, wanted {host_q.shape[0]} (those of q)")
+    found = _integers(indices, "indices", 2, "integers [Q, K]")
+    rows, width = found.shape
     if model is None:
-        from ._select import _on_device
-
         model = "sm90" if _on_device(q) else "f64"
-    top_k = found.shape[1] if top_k is None else top_k
-    if top_k < 1:
-        raise UsageError(f"top_k: found {top_k}, wanted 1 or more")
-    used = (found >= 0).sum(1) if lengths is None else to_host(lengths).astype(numpy.int64).reshape(-1)
-    if used.shape != (rows,) or (used < 0).any() or (used > found.shape[1]).any():
-        raise BadInputError(f"lengths: wanted [Q] of 0..{found.shape[1]}")
-    host_k, host_weights = to_host(k), to_host(weights)
+    used = (found >= 0).sum(1) if lengths is None else _integers(lengths, "lengths", 1, "integers [Q]")
+    if used.shape != (rows,) or (used < 0).any() or (used > width).any():
+        least, most = (int(used.min()), int(used.max())) if used.size else (0, 0)
+        raise BadInputError(f"lengths: found shape {list(used.shape)}, {least} to {most}, wanted [{rows}] of 0..{width}")
+    host_q, host_k, host_weights = to_host(q), to_host(k), to_host(weights)
+    if host_q.ndim == 3 and len(host_q) != rows:
+        raise BadInputError(f"indices: found {rows} rows, wanted {len(host_q)} (those of q)")
     host_scale = None if k_scale is None else to_host(k_scale)
     table = None if block_table is None else to_host(block_table)
+    named = None if row_request is None else to_host(row_request)
+    first = int32_rows(ks, "ks", rows, 0)
+    last = int32_rows(ke, "ke", rows, 2**31 - 1)
+    # Shapes, dtypes and options are those of dosa.select, so the library checks them.
+    options = _core.options(
+        width if top_k is None else top_k, model, None, "auto", "auto", "index", index_base, always_first, always_last,
+        False, 0, 0, None, False,
+    )  # fmt: skip
+    inputs = _core.Inputs(host_q, host_k, host_scale, host_weights, first, last, table, named, rows_per_request, None)
+    inputs.plan(options)
+    top_k, always_first, always_last = options.top_k, options.always_first, options.always_last
+    keys = inputs.keys
+    if row_chunk is not None and (integer(row_chunk) or 0) < 1:
+        raise UsageError(f"row_chunk: found {row_chunk!r}, wanted an integer of 1 or more")
+    if progress is not None and not callable(progress):
+        raise InputTypeError(f"progress: found {type(progress).__qualname__}, wanted a function of (done, total)")
     if host_scale is None:
-        if table is None:
-            raise BadInputError("block_table: found None with paged keys (k_scale=None), wanted int32 [R, pages]")
+        assert table is not None
         page_size = int(host_k.shape[1])
-        keys = int(table.shape[1]) * page_size
-        request = (
-            numpy.arange(rows) // max(rows // max(table.shape[0], 1), 1) if row_request is None else to_host(row_request)
-        )
+        request = numpy.arange(rows) // max(rows // max(table.shape[0], 1), 1) if named is None else named
     else:
-        page_size, keys, request = 0, int(host_k.shape[0]), None
-        if index_base == "slot":
-            raise UsageError("index base: found slot with contiguous keys, wanted paged keys")
-
-    def bound(value: Any, default: int) -> Any:
-        if value is None or isinstance(value, int):
-            return numpy.full(rows, default if value is None else value, numpy.int32)
-        return to_host(value).astype(numpy.int32, copy=False)
-
-    first, last = bound(ks, 0), bound(ke, keys)
+        page_size, request = 0, None
     result = {
         name: numpy.zeros(rows, numpy.int64)
         for name in ("verdicts", "expected_lengths", "missing", "duplicates", "outside", "unselectable", "below")
@@ -189,6 +186,16 @@ def judge(
         if progress is not None:
             progress(part.stop, rows)
     return Verdict(lengths=used, shortfall=shortfall, recall=recall, model=model, **result)
+
+
+def _integers(array: Array, name: str, axes: int, wanted: str) -> Any:
+    """int64 on the host."""
+    found = to_host(array)
+    if found.ndim != axes or found.dtype.kind not in "iu":
+        raise InputTypeError(f"{name}: found {found.dtype} {list(found.shape)}, wanted {wanted}")
+    if found.dtype == numpy.uint64:  # an index of no key stays one
+        found = numpy.minimum(found, numpy.uint64(2**63 - 1))
+    return found.astype(numpy.int64)
 
 
 def _logical(slots: Any, pages: Any, page_size: int, begin: int, end: int) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy
 
 from ._errors import BadInputError, InputTypeError, UsageError
-from ._interop import framework
+from ._interop import framework, integer, to_host
 
 Array = Any
 _LARGEST = 448.0
@@ -26,8 +26,11 @@ _VALUES = _code_values()
 
 
 def decode(codes: Array) -> Array:
-    """float32 values of E4M3 codes (uint8, or ml_dtypes.float8_e4m3fn), same shape; 0x7f and 0xff are NaN."""
-    return _VALUES[numpy.asarray(codes).view(numpy.uint8)]
+    """float32 values of E4M3 codes (uint8, or float8_e4m3fn of ml_dtypes, torch, JAX), same shape; 0x7f, 0xff are NaN."""
+    found = to_host(codes)
+    if found.dtype != numpy.uint8:
+        raise InputTypeError(f"codes: found {found.dtype} {list(found.shape)}, wanted uint8 or float8_e4m3fn")
+    return _VALUES[found]
 
 
 def _encode(values: Any) -> Any:
@@ -70,7 +73,8 @@ def _floats(x: Array, name: str) -> Any:
     elif framework(x) == "cupy":
         x = x.get()
     values = numpy.asarray(x)
-    if values.dtype.kind not in "fV" and str(values.dtype) != "bfloat16":
+    # ml_dtypes' types are of kind V, as raw bytes and structures are.
+    if values.dtype.kind != "f" and not str(values.dtype).startswith(("bfloat", "float")):
         raise InputTypeError(f"{name}: found {values.dtype}, wanted floating point values")
     if values.ndim < 1:
         raise BadInputError(f"{name}: found a number, wanted an array with a last axis to scale by")
@@ -99,8 +103,11 @@ def quantize(
     """
     if scale not in ("f32", "power_of_two"):
         raise UsageError(f"scale: found {scale!r}, wanted 'f32' or 'power_of_two'")
-    if not floor > 0:
-        raise UsageError(f"floor: found {floor}, wanted a number above 0")
+    if not isinstance(hadamard, (bool, numpy.bool_)):
+        raise InputTypeError(f"hadamard: found {hadamard!r}, wanted True or False")
+    number = isinstance(floor, (int, float, numpy.integer, numpy.floating))
+    if not (number and 0 < floor < 1e38 and numpy.float32(floor) / numpy.float32(_LARGEST) > 0):
+        raise UsageError(f"floor: found {floor!r}, wanted a number above 0 whose 448th part is one in float32, below 1e38")
     values = globals()["hadamard"](x) if hadamard else _floats(x, "x")
     largest = numpy.maximum(numpy.max(numpy.abs(values), axis=-1, initial=0.0), numpy.float32(floor))
     scales = (largest / numpy.float32(_LARGEST)).astype(numpy.float32)
@@ -108,7 +115,8 @@ def quantize(
         mantissa, exponent = numpy.frexp(scales)
         rounded = numpy.ldexp(numpy.float32(1), numpy.where(mantissa == 0.5, exponent - 1, exponent))
         scales = numpy.where(numpy.isfinite(scales), rounded, scales).astype(numpy.float32)
-    codes = _encode((values / scales[..., None]).astype(numpy.float32))
+    with numpy.errstate(invalid="ignore"):  # a row with an infinity has an infinite scale, and NaN where it was
+        codes = _encode((values / scales[..., None]).astype(numpy.float32))
     if framework(x) == "torch":
         torch = sys.modules["torch"]
         return torch.from_numpy(codes).to(x.device), torch.from_numpy(numpy.asarray(scales)).to(x.device)
@@ -123,6 +131,10 @@ def fold_weights(weights: Array, q_scale: Array, head_dim: int) -> Array:
     scales = _floats(q_scale, "q_scale")
     if scales.shape != raw.shape:
         raise BadInputError(f"q_scale: found {list(scales.shape)}, wanted {list(raw.shape)} (one scale a row and head)")
+    if raw.shape[1] < 1:
+        raise BadInputError(f"weights: found {list(raw.shape)}, wanted one head or more")
+    if (integer(head_dim) or 0) < 1:
+        raise UsageError(f"head_dim: found {head_dim!r}, wanted an integer of 1 or more")
     folded = (raw * scales * numpy.float32(raw.shape[1] ** -0.5 * head_dim**-0.5)).astype(numpy.float32)
     if framework(weights) == "torch":
         return sys.modules["torch"].from_numpy(folded).to(weights.device)

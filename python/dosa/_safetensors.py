@@ -26,18 +26,22 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
         raise BadInputError(f"{name}: found no safetensors header")
     try:
         header = json.loads(raw[8 : 8 + length])
+        if not isinstance(header, dict):
+            raise ValueError(f"{type(header).__name__}, wanted an object")
         data = memoryview(raw)[8 + length :]
-        metadata = header.pop("__metadata__", {})
+        metadata = {str(key): str(value) for key, value in header.pop("__metadata__", {}).items()}
         tensors = {}
         for key, entry in header.items():
             if entry["dtype"] in _DTYPES:
                 first, last = entry["data_offsets"]
+                if any(type(extent) is not int or extent < 0 for extent in entry["shape"]):
+                    raise ValueError(f'tensor "{key}" has shape {entry["shape"]}')
                 if not 0 <= first <= last <= len(data):
                     raise ValueError(f'tensor "{key}" reaches past the end of the file')
                 tensors[key] = numpy.frombuffer(data[first:last], _DTYPES[entry["dtype"]]).reshape(entry["shape"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadInputError(f"{name}: found a bad safetensors header: {error}") from error
-    return tensors, {str(key): str(value) for key, value in metadata.items()}
+    return tensors, metadata
 
 
 def write_tensors(path: str | os.PathLike[str], tensors: dict[str, Any], metadata: dict[str, str]) -> None:
