@@ -7,6 +7,8 @@ model, one file a call.
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import os
 import pathlib
 import threading
@@ -19,8 +21,8 @@ from typing import Any
 import numpy
 
 from . import _core
-from ._errors import BadInputError, Error, UsageError
-from ._interop import to_host
+from ._errors import BadInputError, InputTypeError, IoError, UsageError
+from ._interop import int32_rows, integer, metadata_of, path_of, to_host
 
 Array = Any
 __all__ = ["Capture", "Trace", "capture", "deep_gemm_arguments", "deep_gemm_paged_arguments", "read", "write"]
@@ -47,6 +49,8 @@ class Trace:
 
     def rows(self, rows: Any) -> Trace:
         """The rows named by an index or a slice; keys are shared."""
+        if integer(rows) is not None:
+            rows = [rows]
         return Trace(
             self.q[rows], self.k, self.k_scale, self.weights[rows], self.ks[rows], self.ke[rows], self.metadata, self.name
         )
@@ -54,7 +58,7 @@ class Trace:
 
 def read(path: str | os.PathLike[str]) -> Trace:
     """Maps a trace file. Raises dosa.IoError or dosa.BadInputError; the message names the tensor."""
-    arrays, metadata = _core.read_trace(pathlib.Path(path))
+    arrays, metadata = _core.read_trace(path_of(path))
     return Trace(**arrays, metadata=metadata, name=os.fspath(path))
 
 
@@ -74,9 +78,9 @@ def write(
     Arguments as in dosa.select, of any framework and device; keys must be contiguous. Raises dosa.IoError.
     """
     host = [to_host(array) for array in (q, k, k_scale, weights)]
-    first, last = (b if b is None or isinstance(b, int) else to_host(b) for b in (ks, ke))
+    first, last = (b if b is None or integer(b) is not None else to_host(b) for b in (ks, ke))
     inputs = _core.Inputs(host[0], host[1], host[2], host[3], first, last, None, None, None, None)
-    _core.write_trace(pathlib.Path(path), inputs, dict(metadata or {}))
+    _core.write_trace(path_of(path), inputs, metadata_of(metadata))
 
 
 def deep_gemm_arguments(*args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -146,15 +150,20 @@ class Capture:
         seed: int = 0,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
-        if every < 1:
-            raise UsageError(f"every: found {every}, wanted 1 or more")
-        if rows is not None and rows < 1:
-            raise UsageError(f"rows: found {rows}, wanted 1 or more (or None: all)")
-        if max_bytes < 0:
-            raise UsageError(f"max_bytes: found {max_bytes}, wanted 0 or more")
-        self.folder = pathlib.Path(folder)
+        # All of it now: in the model's calls a mistake would only be counted.
+        for word, value, least in (("every", every, 1), ("rows", rows, 1), ("max_bytes", max_bytes, 0), ("seed", seed, 0)):
+            if word == "rows" and value is None:
+                continue
+            number = integer(value)
+            if number is None or number < least:
+                raise UsageError(f"{word}: found {value!r}, wanted an integer of {least} or more")
+        if layers is not None and (isinstance(layers, str) or not isinstance(layers, Collection)):
+            raise InputTypeError(f"layers: found {layers!r} ({type(layers).__qualname__}), wanted a set of layer numbers")
+        if not isinstance(name, str) or path_of(name).name != name:
+            raise UsageError(f"name: found {name!r}, wanted a file name's first part, without a folder")
+        self.folder = path_of(folder)
         self.name, self.layers, self.sample, self.every = name, layers, rows, every
-        self.max_bytes, self.metadata = max_bytes, dict(metadata or {})
+        self.max_bytes, self.metadata = max_bytes, metadata_of(metadata)
         self.written_bytes = 0
         self.recorded = 0
         self.skipped_full = 0
@@ -164,7 +173,10 @@ class Capture:
         self._lock = threading.Lock()
         self._open = True
         self._undo = contextlib.ExitStack()
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise IoError(f"{self.folder}: cannot make the folder: {error.strerror}") from error
 
     def wrap(
         self,
@@ -179,23 +191,33 @@ class Capture:
         {"q", "k", "k_scale", "weights", "ks", "ke"} (deep_gemm_arguments, say); None: they are called by these names.
         """
 
+        if not callable(function):
+            raise InputTypeError(f"function: found {type(function).__qualname__}, wanted something to call")
+
+        @functools.wraps(function)
         def recording(*args: Any, **kwargs: Any) -> Any:
             if self._open:
                 self._try_record(layer, arguments, args, kwargs)
             return function(*args, **kwargs)
 
-        recording.__wrapped__ = function  # type: ignore[attr-defined]
         return recording
 
     def patch(self, owner: Any, attribute: str, **how: Any) -> None:
         """Replaces owner.attribute by its recording version until the capture ends. Arguments as in wrap()."""
-        original = getattr(owner, attribute)
+        original = getattr(owner, attribute, None)
+        if not callable(original):
+            raise InputTypeError(f"{attribute}: found {type(original).__qualname__} in {owner!r}, wanted something to call")
         was_own = attribute in vars(owner)
-        setattr(owner, attribute, self.wrap(original, **how))
+        recording: Any = self.wrap(original, **how)
+        if isinstance(owner, type) and isinstance(inspect.getattr_static(owner, attribute), (staticmethod, classmethod)):
+            recording = staticmethod(recording)  # `original` is bound already, or wants no object
+        # What is put back is what was there, a staticmethod and not the function in it.
+        kept = vars(owner).get(attribute)
+        setattr(owner, attribute, recording)
 
         def restore() -> None:
             if was_own:
-                setattr(owner, attribute, original)
+                setattr(owner, attribute, kept)
             else:
                 delattr(owner, attribute)
 
@@ -203,23 +225,23 @@ class Capture:
 
     def record(self, layer: int | None = None, **arrays: Any) -> pathlib.Path | None:
         """Records one call now (sampling and limits apply); the file's path, or None where it was left out."""
-        if self.layers is not None and layer not in self.layers:
+        if not self._open or (self.layers is not None and layer not in self.layers):
             return None
         with self._lock:
             number = self._calls.get(layer, 0)
             self._calls[layer] = number + 1
         if number % self.every != 0:
             return None
-        host: dict[str, Any] = {key: None if value is None else to_host(value) for key, value in arrays.items()}
-        unknown = set(host) - {"q", "k", "k_scale", "weights", "ks", "ke"}
-        if unknown or any(host.get(key) is None for key in ("q", "k", "k_scale", "weights")):
+        needed = ("q", "k", "k_scale", "weights")
+        if not set(arrays) <= {*needed, "ks", "ke"} or any(arrays.get(key) is None for key in needed):
             raise BadInputError(f"record: found {sorted(arrays)}, wanted q, k, k_scale, weights and perhaps ks, ke")
+        host = {key: to_host(arrays[key]) for key in needed}
         q, k = host["q"], host["k"]
+        if q.ndim != 3 or k.ndim != 2:
+            raise BadInputError(f"record: found q {list(q.shape)}, k {list(k.shape)}, wanted [Q, H, D] and [N, D]")
         total = q.shape[0]
-        ks = host.get("ks")
-        ke = host.get("ke")
-        ks = numpy.zeros(total, numpy.int32) if ks is None else ks.astype(numpy.int32, copy=False)
-        ke = numpy.full(total, k.shape[0], numpy.int32) if ke is None else ke.astype(numpy.int32, copy=False)
+        ks = int32_rows(arrays.get("ks"), "ks", total, 0)
+        ke = int32_rows(arrays.get("ke"), "ke", total, k.shape[0])
         metadata = self.metadata | {"captured": self.name, "call": str(number), "rows_of_the_call": str(total)}
         if layer is not None:
             metadata["layer"] = str(layer)
@@ -229,14 +251,27 @@ class Capture:
             kept = numpy.sort(random.choice(total, self.sample, replace=False))
             q, weights, ks, ke = q[kept], weights[kept], ks[kept], ke[kept]
         label = self.name if layer is None else f"{self.name}_l{layer:02d}"
-        path = self.folder / f"{label}_c{number:06d}_{os.getpid()}.safetensors"
-        nbytes = q.nbytes + k.nbytes + host["k_scale"].nbytes + weights.nbytes + ks.nbytes + ke.nbytes + 1024
+        stem, again = f"{label}_c{number:06d}_{os.getpid()}", 0
+        path = self.folder / f"{stem}.safetensors"
+        # Another capture of this process counts from 0 too, and so does a restarted one that got the same number.
+        while path.exists():
+            again += 1
+            path = self.folder / f"{stem}-{again}.safetensors"
+        # JSON writes a character in six bytes at most; what the file took is counted once it is there.
+        words = 1024 + sum(6 * len(key.encode()) + 6 * len(value.encode()) + 8 for key, value in metadata.items())
+        nbytes = q.nbytes + k.nbytes + host["k_scale"].nbytes + weights.nbytes + ks.nbytes + ke.nbytes + words
         with self._lock:
             if self.written_bytes + nbytes > self.max_bytes:
                 self.skipped_full += 1
                 return None
             self.written_bytes += nbytes
-        write(path, q, k, host["k_scale"], weights, ks, ke, metadata=metadata)
+        taken = 0
+        try:
+            write(path, q, k, host["k_scale"], weights, ks, ke, metadata=metadata)
+            taken = path.stat().st_size
+        finally:
+            with self._lock:
+                self.written_bytes += taken - nbytes
         with self._lock:
             self.recorded += 1
         return path
@@ -250,7 +285,7 @@ class Capture:
             names = ("q", "k", "k_scale", "weights", "ks", "ke")
             call = arguments(*args, **kwargs) if arguments is not None else dict(zip(names, args)) | kwargs
             self.record(number, **{name: call.get(name) for name in names})
-        except (Error, OSError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        except Exception as error:  # whatever `layer` and `arguments` of other people raise
             with self._lock:
                 self.failed += 1
                 first = self.failed == 1

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import dosa
-from dosa import _types
 from conftest import SOURCE
+from dosa import _types
 
 pytest.importorskip("mypy")
 PACKAGE = pathlib.Path(dosa.__file__).parent
