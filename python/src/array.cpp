@@ -7,6 +7,7 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "arguments.hpp"
 #include "contract/text.hpp"
 
 namespace dosa::python {
@@ -82,14 +83,26 @@ dlpack::DataType buffer_dtype(const char* format, Py_ssize_t item_size) {
                                   text_of(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()))), why));
 }
 
+/// The device type that the object's `__dlpack_device__` tells.
+std::int64_t device_type(const std::string& name, nb::handle object) {
+  if (!nb::hasattr(object, "__dlpack_device__")) no_array(name, object, "__dlpack_device__ beside __dlpack__");
+  const nb::object told = object.attr("__dlpack_device__")();
+  const bool pair = PyTuple_Check(told.ptr()) != 0 && nb::len(told) == 2;
+  std::int64_t type = 0;
+  if (!pair || !nb::try_cast(nb::object(told[0]), type))
+    throw TypeMismatch(
+        text::format("{}: found {} from __dlpack_device__, wanted (device type, device index)", name, described(told)));
+  return type;
+}
+
 /// Message of the Python error that is set; clears it.
 std::string taken_error() {
   nb::python_error error;
   return text_of(error.value());
 }
 
-/// The type's exchange table, or null. Types live as long as the process as far as frameworks go; a reference keeps a
-/// type of a test from being replaced under its address.
+/// The type's exchange table, or null. Remembered for types that have one, which a reference keeps at their address,
+/// and for static types. A class of somebody's script must not be kept: it would hold the script's globals at exit.
 const dlpack::ExchangeApi* exchange_api(PyTypeObject* type) {
   static auto& known = *new std::unordered_map<PyTypeObject*, const dlpack::ExchangeApi*>();
   if (const auto it = known.find(type); it != known.end()) return it->second;
@@ -101,8 +114,10 @@ const dlpack::ExchangeApi* exchange_api(PyTypeObject* type) {
   PyErr_Clear();
   while (api != nullptr && api->version.major != 1) api = api->previous;
   if (api != nullptr && api->view_object == nullptr) api = nullptr;
-  Py_INCREF(reinterpret_cast<PyObject*>(type));
-  known.emplace(type, api);
+  if (api != nullptr || (PyType_GetFlags(type) & Py_TPFLAGS_HEAPTYPE) == 0) {
+    Py_INCREF(reinterpret_cast<PyObject*>(type));
+    known.emplace(type, api);
+  }
   return api;
 }
 
@@ -119,7 +134,7 @@ Array::Array(nb::handle object, const char* name, const nb::object& stream) : na
 
   nb::object capsule;
   std::string refusal;
-  const bool on_device = nb::cast<int>(object.attr("__dlpack_device__")()[0]) != dlpack::kCpu;
+  const bool on_device = device_type(name_, object) != dlpack::kCpu;
   nb::dict keywords;
   // CUDA's handle 0 is ambiguous to DLPack; 1 is its word for the same legacy default stream.
   if (on_device && !stream.is_none()) keywords["stream"] = nb::cast<std::uintptr_t>(stream) == 0 ? nb::int_(1) : stream;
@@ -128,6 +143,7 @@ Array::Array(nb::handle object, const char* name, const nb::object& stream) : na
     try {
       capsule = object.attr("__dlpack__")(**keywords);
     } catch (nb::python_error& error) {
+      if (!error.matches(PyExc_Exception)) throw;  // an interrupt is nobody's refusal
       refusal = text_of(error.value());
       // Producers older than DLPack 1.0 do not know the argument.
       if (!error.matches(PyExc_TypeError)) break;

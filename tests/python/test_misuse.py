@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import threading
 
 import ml_dtypes
@@ -278,6 +280,52 @@ def test_the_judge_takes_wide_integers_for_what_they_are(c):
     beyond[2, 4] = 2**64 - 1
     verdict = dosa.judge(beyond, None, *c.arrays[:5], far)
     assert verdict.outside.tolist() == [0, 0, 1, 0, 0, 0] and verdict.missing.tolist() == [0, 0, 1, 0, 0, 0]
+
+
+class Producer:
+    """DLPack as somebody wrote it."""
+
+    def __init__(self, array, device=(1, 0), raised=None):
+        self.array, self.device, self.raised = array, device, raised
+
+    def __dlpack_device__(self):
+        return self.device
+
+    def __dlpack__(self, **arguments):
+        if self.raised is not None:
+            raise self.raised
+        return self.array.__dlpack__(**arguments)
+
+
+def test_broken_dlpack_producers(c):
+    assert dosa.select(Producer(c.q), *c.arrays[1:], top_k=3).lengths.tolist() == [3] * 6
+    for device in (None, 5, "cpu", (), (1,), ("cpu", 0)):
+        with pytest.raises(dosa.InputTypeError, match=r"q: found .* from __dlpack_device__, wanted \(device type, device index\)"):
+            dosa.select(Producer(c.q, device), *c.arrays[1:], top_k=3)
+    with pytest.raises(dosa.InputTypeError, match="q: found .*boom"):
+        dosa.select(Producer(c.q, raised=RuntimeError("boom")), *c.arrays[1:], top_k=3)
+    with pytest.raises(KeyboardInterrupt):
+        dosa.select(Producer(c.q, raised=KeyboardInterrupt()), *c.arrays[1:], top_k=3)
+    half = type("Half", (), {"__dlpack__": c.q.__dlpack__})()
+    with pytest.raises(dosa.InputTypeError, match=r"q: found .*Half.*__dlpack_device__ beside __dlpack__"):
+        dosa.select(half, *c.arrays[1:], top_k=3)
+
+
+def test_a_scripts_own_arrays_leave_it_quiet(tmp_path):
+    """nanobind tells of what is alive at exit; a class that dosa kept would keep the script's results."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import numpy as np, dosa\n"
+        "class Own:\n"
+        "    def __dlpack_device__(self): return (1, 0)\n"
+        "    def __dlpack__(self, **words): return np.zeros((2, 4, 32), np.uint8).__dlpack__(**words)\n"
+        "k, scale, weights = np.zeros((9, 32), np.uint8), np.ones(9, np.float32), np.ones((2, 4), np.float32)\n"
+        "selection = dosa.select(Own(), k, scale, weights, top_k=3)\n"
+        "workspace = dosa.Memory(5)\n"
+        "print(selection.lengths.tolist())\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[3, 3]\n", "")
 
 
 def test_codes_are_codes():
