@@ -200,6 +200,9 @@ void add_json(CLI::App& command, JsonOutput& output) {
 }
 
 void check_outputs(const std::string& in, const std::string& out, const JsonOutput& json) {
+  if (out == "-")
+    throw Error(ErrorKind::usage,
+                "found - as output, wanted the name of a file (only --json can go to standard output)");
   std::error_code ignored;
   for (const std::string& path : {out, json.on_stdout() ? std::string() : json.path}) {
     if (path.empty()) continue;

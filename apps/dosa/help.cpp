@@ -92,6 +92,16 @@ std::string usage_error(const CLI::App& app, const CLI::ParseError& error) {
     return text::format("found no subcommand, wanted one of {} (dosa --help)", joined(subcommands));
   }
   std::string text = error.what();
+  // CLI11's own words for what is missing, said as everything else is.
+  constexpr std::string_view kRequired = " is required", kMissing = " missing", kMany = " required ";
+  if (text.ends_with(kRequired)) {
+    text = text::format("found no {}, wanted one", text.substr(0, text.size() - kRequired.size()));
+  } else if (const std::size_t colon = text.find(": "), many = text.find(kMany);
+             text.ends_with(kMissing) && colon != std::string::npos && many != std::string::npos) {
+    const std::size_t value = many + kMany.size();
+    text = text::format("{}: found no {}, wanted one", text.substr(0, colon),
+                        text.substr(value, text.size() - kMissing.size() - value));
+  }
   constexpr std::string_view kConvert = "Could not convert: ";
   if (const std::size_t equals = text.find(" = "); text.starts_with(kConvert) && equals != std::string::npos) {
     text = text::format("{}: found '{}', wanted a whole number", text.substr(kConvert.size(), equals - kConvert.size()),

@@ -77,8 +77,12 @@ class General(Case):
         self.dosa("frobnicate", code=USAGE, says=("'frobnicate'", "select", "bench"))
         self.dosa("select", SAMPLE, "--topk", 256, code=USAGE, says=("'--topk'", "did you mean --top-k?"))
         self.dosa("select", SAMPLE, "--top-k", 4, "more", code=USAGE, says="'more'")
-        self.dosa("select", code=USAGE, says="IN")
-        self.dosa("select", SAMPLE, code=USAGE, says="--top-k")
+        self.dosa("select", code=USAGE, says="found no IN, wanted one (dosa select --help)")
+        self.dosa("select", SAMPLE, code=USAGE, says="found no --top-k, wanted one")
+        self.dosa("select", SAMPLE, "--top-k", code=USAGE, says="--top-k: found no K, wanted one (dosa select --help)")
+        for command in (("select", SAMPLE, "--top-k", 4, "--out"), ("score", SAMPLE, "--out"),
+                        ("synth", "narrow_band", "--out"), ("explain", SAMPLE, "--top-k", 4, "--svg")):
+            self.dosa(*command, "-", code=USAGE, says=("found - as output", "wanted the name of a file"))
         self.dosa("select", SAMPLE, "--top-k", "many", code=USAGE, says="many")
         self.dosa("select", SAMPLE, "--top-k", 0, code=USAGE, says=("found 0", "wanted 1"))
         self.dosa("select", SAMPLE, "--top-k", 4, "--frobnicate", code=USAGE, says="frobnicate")
