@@ -355,8 +355,10 @@ constexpr Kernels amx_table() {
           pack_panel<Bf16Sink>, Table::make_form, Table::upper, Table::bounds, Table::screen, Table::dots,
           avx512::model_bytes, avx512::model_row, avx512::model_scores, count_not_below_512, positions_between_512,
           values_between_512, keep_not_below_512, kRowLoops512,
-          // Products are so cheap here that gathering a survivor costs several of them.
-          Costs{.refine = 5, .key = 0.28},
+          // Products are so cheap here that gathering a survivor costs several of them. Certified rows took 0.86, 1.0
+          // and 1.2 dense ones where screens took 0.50, 0.56 and 0.69 of the products and 5.7 % of the keys survived
+          // (bench/results/amx-emerald-rapids-*.md).
+          Costs{.refine = 3, .key = 0.28},
           // Packing a key takes as long as three dense rows of it.
           32};
 }
