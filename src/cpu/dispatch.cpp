@@ -135,7 +135,6 @@ const Machine& machine() {
   return seen;
 }
 
-
 const Kernels* table(Isa isa) {
   switch (isa) {
     case Isa::amx:

@@ -18,8 +18,8 @@ struct Choice {
   std::string by;   ///< "asked for", "DOSA_ISA" or "the best available"
 };
 
-/// Every instruction set, the fastest first on a processor of this name. Intel's cores take two cycles for what AMD's Zen
-/// 4 and later take one for (VDPBF16PS): there, F32 products are faster (bench/results/amx-emerald-rapids-*.md).
+/// Every instruction set, the fastest first on a processor of this name. Intel's cores take two cycles for what AMD's
+/// Zen 4 and later take one for (VDPBF16PS): there, F32 products are faster (bench/results/amx-emerald-rapids-*.md).
 [[nodiscard]] std::span<const Isa> best_first(std::string_view processor);
 
 /// `asked` automatic: DOSA_ISA from the environment if set, else the best available. Throws Error{not_available} naming
