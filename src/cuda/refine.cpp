@@ -110,7 +110,7 @@ std::size_t refine_workspace_bytes(const Plan& plan) {
 }
 
 void refine_on_stream(const Plan& plan, const Problem& problem, const PairMask& pairs, const Selection& selection,
-                      void* workspace, std::size_t workspace_bytes, void* stream_handle) {
+                      void* workspace, std::size_t workspace_bytes, void* stream) {
   const detail::PlanState& state = checked(plan);
   const RefineLayout layout = refine_layout(state.shape, state.options);
   RefineParams r = prepared(state, layout, problem, pairs, workspace, workspace_bytes);
@@ -118,9 +118,8 @@ void refine_on_stream(const Plan& plan, const Problem& problem, const PairMask& 
   if (state.shape.rows == 0) return;
   set_outputs(r.call, state.options, selection);
   const OnDevice current(state.shape.device);
-  const auto stream = static_cast<cudaStream_t>(stream_handle);
-  queue(r, layout.grid, stream);
-  if (layout.chunks > 1) check(launch_merge(r.call, stream), "merge");
+  queue(r, layout.grid, static_cast<cudaStream_t>(stream));
+  if (layout.chunks > 1) check(launch_merge(r.call, static_cast<cudaStream_t>(stream)), "merge");
 }
 
 void refine_scores_on_stream(const Plan& plan, const Problem& problem, const PairMask& pairs, TensorView<float, 2> out,

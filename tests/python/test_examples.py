@@ -38,7 +38,7 @@ def test_overhead_bench_runs(tmp_path):
     # Times are for the bench to tell (a machine under load must not turn a test red); size is no question of load.
     # The CUDA backend brings kernels and CUDA's runtime along.
     built = not dosa.info().backends["cuda"][1].startswith("not built")
-    assert found["installed_bytes"] < (15e6 if built else 5e6) and len(found["microseconds"]) == 6
+    assert found["installed_bytes"] < (25e6 if built else 5e6) and len(found["microseconds"]) == 6
 
 
 def blocks(name):

@@ -824,7 +824,7 @@ TEST_P(KernelsTest, ValuesBetweenAreCopiedInOrder) {
           if (!(v < low) && v < high) want.push_back(v);
         }
         Buffer apart(sizeof(float) * static_cast<std::size_t>(count + 16)), in_place(apart.size);
-        std::memcpy(in_place.data, values.data(), values.size() * sizeof(float));
+        if (count > 0) std::memcpy(in_place.data, values.data(), values.size() * sizeof(float));
         const auto check = [&](const float* from, Buffer& to) {
           auto* const out = reinterpret_cast<float*>(to.data);
           ASSERT_EQ(kernels.values_between(from, count, low, high, out), static_cast<std::int64_t>(want.size()));
