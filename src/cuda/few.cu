@@ -16,6 +16,7 @@
 // epilogue.
 #include "cuda/few.cuh"
 #include "cuda/few_select.cuh"
+#include "cuda/heads.cuh"
 #include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/wgmma_narrow.cuh"
 #include "cuda/stream.cuh"
@@ -114,22 +115,8 @@ __device__ void load_few_queries(const Params& p, const FewParams& f, std::uint8
   for (int i = thread; i < f.sizes.columns * kPieces; i += kFewConsumers) {
     const int piece = i % kPieces, column = i / kPieces;
     const int row = column / (32 * kHeadBlocks), head = column % (32 * kHeadBlocks), t = f.first_row + row;
-    uint4 codes = make_uint4(0, 0, 0, 0);
-    if (row < f.sizes.rows && t < p.rows && head < p.heads && piece * 16 < p.head_dim) {
-      const std::uint8_t* const from = p.q + t * p.q_row + head * p.q_head + piece * 16;
-      if (p.q_aligned) {
-        codes = *reinterpret_cast<const uint4*>(from);
-      } else {
-        std::uint32_t word[4];
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-          word[j] = from[4 * j] | static_cast<std::uint32_t>(from[4 * j + 1]) << 8 |
-                    static_cast<std::uint32_t>(from[4 * j + 2]) << 16 |
-                    static_cast<std::uint32_t>(from[4 * j + 3]) << 24;
-        codes = make_uint4(word[0], word[1], word[2], word[3]);
-      }
-    }
-    *reinterpret_cast<uint4*>(q + swizzled(column, piece, f.sizes.columns)) = codes;
+    *reinterpret_cast<uint4*>(q + swizzled(column, piece, f.sizes.columns)) =
+        row < f.sizes.rows ? query_piece(p, t, head, piece) : make_uint4(0, 0, 0, 0);
   }
   // Of each block of 32 heads, the 8 of one lane of a quad together: 8i + 2t + e at 8t + 2i + e.
   for (int column = thread; column < f.sizes.columns; column += kFewConsumers) {

@@ -16,6 +16,7 @@
 // are the served kernel's chains (t, e). Its parts meet in two shuffles, in the served order.
 #include <cub/block/block_scan.cuh>
 
+#include "cuda/heads.cuh"
 #include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/wgmma.cuh"
@@ -244,23 +245,11 @@ __device__ void load_heads(const Params& p, std::int32_t t, Shared<C>& s) {
     const int piece = i % kPieces, head = i / kPieces;
     std::uint8_t* const to = s.q + head / 32 * C::kQueryBlockBytes + piece / 8 * C::kQueryPanelBytes + head % 32 * 128 +
                              (((piece % 8) ^ (head & 7)) << 4);
-    if (head >= p.heads || piece * 16 >= p.head_dim) {
-      *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
-      continue;
-    }
-    const std::uint8_t* const from = p.q + t * p.q_row + head * p.q_head + piece * 16;
-    if (p.q_aligned) {
-      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
-    } else {
-#pragma unroll 1
-      for (int byte = 0; byte < 16; ++byte) to[byte] = from[byte];
-    }
+    *reinterpret_cast<uint4*>(to) = query_piece(p, t, head, piece);
   }
   if (const int head = static_cast<int>(threadIdx.x); head < 32 * C::kHeadBlocks)
-    s.weights[head % 8 / 2][head / 8 * 2 + head % 2] = head < p.heads ? p.weights[t * p.weight_row + head] : -0.0F;
+    s.weights[head % 8 / 2][head / 8 * 2 + head % 2] = weight_of(p, t, head);
 }
-
-__device__ inline float relu(float x) { return fmaxf(x, 0.0F); }  // FMNMX: NaN becomes +0, as in the served kernel
 
 /// This quad lane's two chains over all heads, their sum and the scale: part[t] of the served score, for the
 /// accumulator's rows g and g + 8. `weights`: of the lane's heads, 16-byte pieces of shared memory (they would take

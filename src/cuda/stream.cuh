@@ -15,6 +15,7 @@
 
 #include <cuda.h>
 
+#include "cuda/heads.cuh"
 #include "cuda/kernels.hpp"
 #include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/mbarrier.cuh"
@@ -299,30 +300,9 @@ __device__ void load_queries(const Params& p, Shared<C>& s, int block) {
     const int t = block * C::kRows + query_block / C::kHeadBlocks * 4 + query;
     std::uint8_t* const to = s.q + query_block * C::kQueryBlockBytes + piece / 8 * 128 * 128 + column * 128 +
                              (((piece % 8) ^ (column & 7)) << 4);
-    uint4 codes = make_uint4(0, 0, 0, 0);  // padding heads: code 0, weight -0
-    if (t < p.rows && head < p.heads && piece * 16 < p.head_dim) {
-      const std::uint8_t* const from = p.q + t * p.q_row + head * p.q_head + piece * 16;
-      if (p.q_aligned) {
-        codes = *reinterpret_cast<const uint4*>(from);
-      } else {
-        std::uint8_t bytes[16];
-#pragma unroll
-        for (int byte = 0; byte < 16; ++byte) bytes[byte] = from[byte];
-        codes = make_uint4(bytes[0] | bytes[1] << 8 | bytes[2] << 16 | static_cast<unsigned>(bytes[3]) << 24,
-                           bytes[4] | bytes[5] << 8 | bytes[6] << 16 | static_cast<unsigned>(bytes[7]) << 24,
-                           bytes[8] | bytes[9] << 8 | bytes[10] << 16 | static_cast<unsigned>(bytes[11]) << 24,
-                           bytes[12] | bytes[13] << 8 | bytes[14] << 16 | static_cast<unsigned>(bytes[15]) << 24);
-      }
-    }
-    *reinterpret_cast<uint4*>(to) = codes;
+    *reinterpret_cast<uint4*>(to) = query_piece(p, t, head, piece);
   }
 }
-
-__device__ inline float weight_of(const Params& p, int t, int head) {
-  return t < p.rows && head < p.heads ? p.weights[t * p.weight_row + head] : -0.0F;
-}
-
-__device__ inline float relu(float x) { return fmaxf(x, 0.0F); }  // FMNMX: NaN becomes +0, as in the served kernel
 
 /// Adds 32 heads to the eight chains of two keys. The first block starts with head group 1: the served order.
 template <bool kFirst>
