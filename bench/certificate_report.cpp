@@ -152,7 +152,7 @@ int main(int argc, char** argv) {
       const ScoreRow row{
           problem.q.at(t), problem.q.strides[1], problem.weights.at(t), problem.weights.strides[1], heads, dim};
       certificate::RowFacts facts;
-      certificate::read_row(row, model, values.data(), facts);
+      certificate::read_row(row, model, cpu::portable_kernels()->loops, values.data(), facts);
       std::fill_n(score.begin(), visible, 0.0F);
       for (int h = 0; h < heads; ++h) {
         float* out = dots.data() + static_cast<std::size_t>(h) * n;

@@ -469,7 +469,9 @@ void fetch_keys(const KeySource& keys, const std::int32_t* index, std::int64_t f
   if (count <= 0) return;
   if (index == nullptr) {
     const KeyAddress head = keys.locate(first), tail = keys.locate(first + count - 1);
-    if (head.codes != nullptr && tail.codes != nullptr && tail.codes - head.codes == (count - 1) * keys.head_dim()) {
+    // Both codes and scales side by side: between scales that are not there may lie any number of lines.
+    if (head.codes != nullptr && tail.codes != nullptr && tail.codes - head.codes == (count - 1) * keys.head_dim() &&
+        tail.scale - head.scale == count - 1) {
       for (const std::uint8_t* at = head.codes; at < tail.codes + keys.head_dim(); at += kLine)
         __builtin_prefetch(at, 0, kSecondLevel);
       for (const float* at = head.scale; at <= tail.scale; at += kLine / sizeof(float))
