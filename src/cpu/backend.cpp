@@ -292,12 +292,13 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
   const auto slice_at = [&](std::int64_t number) {
     return Slice{number, tile.keys.first + number * panels / slices * kernels.panel_keys};
   };
+  PackSpec pack;  // known when every row has chosen its form
   const auto screen = [&](ThreadMemory& thread, std::int64_t number) {
     const Slice slice = slice_at(number);
     const std::int64_t last = std::min(slice_at(number + 1).first, tile.keys.last);
     for (std::int64_t first = slice.first; first < last; first += kernels.panel_keys) {
       const auto count = static_cast<int>(std::min<std::int64_t>(kernels.panel_keys, last - first));
-      kernels.pack(context.keys, nullptr, first, count, context.pack, thread.panel);
+      kernels.pack(context.keys, nullptr, first, count, pack, thread.panel);
       fetch_keys(context.keys, nullptr, first + count,
                  std::min<std::int64_t>(kernels.panel_keys, last - first - count));
       screen_panel(context, thread, slice, first, works);
@@ -309,6 +310,7 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
     return work.screen == Screen::dense || work.screen == Screen::dosa;
   });
   if (any_screen) {
+    pack = pack_for(context, works);
     if (!shared) {
       screen(memory(), 0);
     } else {

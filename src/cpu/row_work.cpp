@@ -225,9 +225,10 @@ void Worker::screen_again(float floor) {
   work_.floor = floor;
   work_.memory.kept[0] = 0;
   const Slice whole{0, work_.row.free.first};
+  const PackSpec pack = pack_for(tile_, {&work_, 1});
   for (std::int64_t first = work_.row.free.first; first < work_.row.free.last; first += kernels_.panel_keys) {
     const auto block = static_cast<int>(std::min<std::int64_t>(kernels_.panel_keys, work_.row.free.last - first));
-    kernels_.pack(tile_.keys, nullptr, first, block, tile_.pack, thread_.panel);
+    kernels_.pack(tile_.keys, nullptr, first, block, pack, thread_.panel);
     screen_panel(tile_, thread_, whole, first, {&work_, 1});
   }
   work_.kept = work_.memory.kept[0];
@@ -488,6 +489,15 @@ void fetch_keys(const KeySource& keys, const std::int32_t* index, std::int64_t f
 }
 
 void prepare_row(const TileContext& tile, ThreadMemory& thread, RowWork& work) { Worker(tile, thread, work).prepare(); }
+
+PackSpec pack_for(const TileContext& tile, std::span<const RowWork> works) {
+  PackSpec spec = tile.pack;
+  const bool centred = std::any_of(works.begin(), works.end(), [](const RowWork& work) {
+    return work.screen == Screen::dosa && work.dosa.has_alternative;
+  });
+  if (!centred) spec.mean = nullptr;
+  return spec;
+}
 
 void screen_panel(const TileContext& tile, ThreadMemory& thread, const Slice& slice, std::int64_t panel_first,
                   std::span<RowWork> works) {

@@ -46,6 +46,9 @@ void fetch_keys(const KeySource& keys, const std::int32_t* index, std::int64_t f
 
 void prepare_row(const TileContext& tile, ThreadMemory& thread, RowWork& work);
 
+/// What a pack for the rows' screens needs: the mean's distances enter only certified forms with an alternative.
+[[nodiscard]] PackSpec pack_for(const TileContext& tile, std::span<const RowWork> works);
+
 /// A run of panels that one thread screens: each row's keys of it are kept in a place of their own.
 struct Slice {
   std::int64_t number;
