@@ -784,6 +784,42 @@ TEST_P(KernelsTest, ScreeningManyRowsIsScreeningEach) {
   }
 }
 
+/// Rows that refine together find a key in another panel, at another lane and among other rows than a row alone.
+TEST_P(KernelsTest, BoundsDoNotDependOnPanelOrLane) {
+  Random random(14);
+  const auto stride = static_cast<std::size_t>(kernels.panel_keys);
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    const int d = 32 * (1 + static_cast<int>(random() % 8));
+    constexpr int kCount = 300;
+    Keys keys(kCount, d);
+    fill(keys, random, false);
+    Rows rows(1 + static_cast<int>(random() % 40), 0, d), others(1 + static_cast<int>(random() % 40), 0, d);
+    fill(rows, random, false);
+    fill(others, random, false);
+    const Made form(kernels, rows.spec(), ScoreModel::f64), other(kernels, others.spec(), ScoreModel::f64);
+    std::vector<float> lower(kCount), upper(kCount);
+    std::vector<float> panel(4 * stride);
+    for (int first = 0; first < kCount; first += kernels.panel_keys) {
+      const int count = std::min(kernels.panel_keys, kCount - first);
+      const Packed packed(kernels, keys.source(), nullptr, first, count, {});
+      kernels.bounds(form.form, packed.panel, panel.data(), panel.data() + stride);
+      std::memcpy(lower.data() + first, panel.data(), static_cast<std::size_t>(count) * sizeof(float));
+      std::memcpy(upper.data() + first, panel.data() + stride, static_cast<std::size_t>(count) * sizeof(float));
+    }
+    std::vector<std::int32_t> picked(1 + random() % stride);
+    for (std::int32_t& key : picked) key = static_cast<std::int32_t>(random() % kCount);
+    const Packed packed(kernels, keys.source(), picked.data(), 0, static_cast<int>(picked.size()), {});
+    const ScreenItem items[] = {{&other.form, panel.data(), panel.data() + stride},
+                                {&form.form, panel.data() + 2 * stride, panel.data() + 3 * stride}};
+    kernels.screen(items, 2, packed.panel);
+    for (std::size_t lane = 0; lane < picked.size(); ++lane) {
+      const auto key = static_cast<std::size_t>(picked[lane]);
+      ASSERT_EQ(std::memcmp(&panel[2 * stride + lane], &lower[key], sizeof(float)), 0) << lane;
+      ASSERT_EQ(std::memcmp(&panel[3 * stride + lane], &upper[key], sizeof(float)), 0) << lane;
+    }
+  }
+}
+
 TEST_P(KernelsTest, ThresholdsKeepWhatIsNotBelow) {
   Random random(11);
   const float special[] = {0.0F, -0.0F, kNan, kInfinity, -kInfinity, 1.0F, std::nextafter(1.0F, 0.0F), -1.0F};
