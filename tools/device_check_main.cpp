@@ -1,6 +1,6 @@
 // Parity of the CUDA backend with the CPU's model, byte for byte: recorded bits of the served kernel, every named
 // workload, drawn shapes, forced splits and loaders, repeats, graph replays, streams side by side, sparse pairs,
-// shards, pages that do not exist, full sizes. Usage: device_check [--vectors DIR] [--seconds S] [--quick]
+// shards, pages that do not exist, full sizes. Usage: device_check [--vectors DIR] [--seconds S] [--quick] [--progress]
 // [SECTION...]; exit 1 where anything differs.
 #include <cuda_runtime.h>
 
@@ -55,6 +55,7 @@ void compare(Tally& tally, const Problem& problem, const Options& options, const
       tuning() = {};
       continue;
     }
+    tally.begins(text::format("{} ({})", what, name));
     try {
       const OwnedSelection found = on(problem, options, Backend::cuda);
       tuning() = {};
@@ -187,6 +188,7 @@ void check_graphs(Tally& tally, const std::vector<std::int64_t>& row_counts) {
       };
       copy(resident.problem.ks.data, ks);
       copy(resident.problem.ke.data, ke);
+      tally.begins(text::format("graph of {} rows, replay {}", rows, replay));
       cuda::check(cudaGraphLaunch(ready, stream), "replay");
       cuda::check(cudaStreamSynchronize(stream), "replay");
       tally.expect(text::format("graph of {} rows, replay {}", rows, replay),
@@ -216,6 +218,7 @@ void check_streams(Tally& tally, std::int64_t more_rows) {
     cuda::check(cudaStreamCreateWithFlags(&streams.back(), cudaStreamNonBlocking), "stream");
   }
   for (int round = 0; round < 10; ++round) {
+    tally.begins(text::format("streams, round {}", round));
     for (std::size_t i = 0; i < residents.size(); ++i) residents[i]->queue(streams[i]);
     cuda::check(cudaDeviceSynchronize(), "streams");
     for (std::size_t i = 0; i < residents.size(); ++i)
@@ -260,7 +263,7 @@ void check_few(Tally& tally, double seconds) {
 int main_checked(int argc, char** argv) {
   std::string vectors;
   double seconds = 60;
-  bool quick = false;
+  bool quick = false, progress = false;
   std::set<std::string> sections;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
@@ -270,6 +273,8 @@ int main_checked(int argc, char** argv) {
       seconds = std::atof(argv[++i]);
     } else if (word == "--quick") {
       quick = true;
+    } else if (word == "--progress") {
+      progress = true;
     } else {
       sections.insert(word);
     }
@@ -281,6 +286,7 @@ int main_checked(int argc, char** argv) {
     }
   const auto wanted = [&](const char* section) { return sections.empty() || sections.contains(section); };
   Tally tally;
+  tally.progress = progress;
   if (wanted("vectors") && !vectors.empty()) check_vectors(tally, vectors), tally.section("vectors");
   if (wanted("workloads")) check_workloads(tally, quick), tally.section("workloads");
   if (wanted("repeats")) check_repeats(tally), tally.section("repeats");

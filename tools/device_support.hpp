@@ -32,6 +32,12 @@ inline std::string difference(const OwnedSelection& wanted, const OwnedSelection
 /// Counts what was compared and prints what differs (the first few of a kind).
 class Tally {
  public:
+  /// Names what runs next on standard error, where that was asked for: what hangs is then known.
+  void begins(const std::string& what) const {
+    if (progress) text::print(stderr, "{}\n", what);
+  }
+  bool progress = false;
+
   void expect(const std::string& what, const std::string& wrong) {
     ++compared_;
     if (wrong.empty()) return;
