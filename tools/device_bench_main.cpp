@@ -1,7 +1,7 @@
 // Times complete calls of the CUDA backend on one GPU, and writes what was measured as JSON.
 // Usage: device_bench [--json FILE] [--seconds S] [--commit TEXT] [--keys N] [--heads H] [--rows Q] [--few] [--short]
-// [--trace FILE]... [CASE...]; cases: prefill, few, decode, hard, pairs, traces (the files alone), check (rows of what
-// is timed against the CPU).
+// [--trace FILE]... [CASE...]; cases: prefill, few, launches, decode, hard, pairs, traces (the files alone), check
+// (rows of what is timed against the CPU).
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <fstream>
 #include <thread>
 
+#include "cuda/hardware.hpp"
 #include "cuda/layout.hpp"
 #include "cuda/refine.hpp"
 #include "cuda/staging.hpp"
@@ -410,6 +411,24 @@ void time_hard(double seconds) {
   });
 }
 
+/// Few rows in one launch and in the four that many rows take, in turns: where the plan should change from one to the
+/// other.
+void time_launches(const std::vector<std::int64_t>& head_counts, double seconds) {
+  for (const std::int64_t heads : head_counts)
+    for (const std::int64_t keys : {4096, 16384, 65536, 262144, 1048576})
+      for (const std::int64_t rows : {1, 2, 4}) {
+        const Data data = make(rows, keys, heads);
+        for (const int few : {1, 0}) {
+          cuda::tuning().few = few;
+          const Shape shape = shape_of(data.problem);
+          const bool applies = cuda::layout_of(shape, options_of(2048), cuda::hardware().multiprocessors).few.applies();
+          if (applies != (few == 1)) continue;
+          time_few(few == 1 ? "one launch" : "four launches", data.problem, 2048, seconds);
+        }
+        cuda::tuning() = {};
+      }
+}
+
 int main_timed(int argc, char** argv) {
   std::string json, commit = "unknown";
   double seconds = 1;
@@ -458,6 +477,7 @@ int main_timed(int argc, char** argv) {
       if (wanted("check")) check_rows(data.problem, 2048);
       time_few("few", data.problem, 2048, std::min(seconds, 0.5));
     }
+  if (wanted("launches")) time_launches(head_counts, std::min(seconds, 0.3));
   for (const std::string& file : traces) {
     const Trace trace = Trace::open(file);
     const Data data = aligned(trace.problem());

@@ -29,17 +29,18 @@ FewSizes sizes_of(std::int64_t rows, std::int64_t head_blocks, std::int64_t pane
 
 }  // namespace
 
-FewLayout few_layout(const Shape& shape, const Options& options, int grid, std::size_t& bytes) {
+FewLayout few_layout(const Shape& shape, const Options& options, int grid, int most_passes, std::size_t& bytes) {
   FewLayout few;
   // Rows of several requests do not share keys.
-  if (shape.rows == 0 || shape.rows > kFewRows * kFewPasses || (shape.paged && shape.requests > 1)) return few;
+  if (shape.rows == 0 || shape.rows > std::int64_t{kFewRows} * most_passes || (shape.paged && shape.requests > 1))
+    return few;
   grid = std::min(grid, kFewMaxGrid);
   const std::int64_t head_blocks = shape.heads <= 32 ? 1 : shape.heads <= 64 ? 2 : 4;
   const std::int64_t panels = (shape.head_dim + 127) / 128;
   const std::int64_t all_tiles = std::max<std::int64_t>((shape.keys + kFewTile - 1) / kFewTile, 1);
   few.grid = static_cast<int>(std::min<std::int64_t>(grid, all_tiles));
   const std::int64_t tiles = (all_tiles + few.grid - 1) / few.grid;
-  for (int passes = 1; passes <= kFewPasses; ++passes) {
+  for (int passes = 1; passes <= most_passes; ++passes) {
     const std::int64_t rows = (shape.rows + passes - 1) / passes;
     if (rows > kFewRows) continue;
     few.sizes = sizes_of(rows, head_blocks, panels, tiles);

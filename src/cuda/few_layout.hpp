@@ -8,7 +8,7 @@
 
 namespace dosa::cuda {
 
-/// `bytes`: of the workspace so far; grows by what the path needs. `grid`: blocks at most.
-FewLayout few_layout(const Shape& shape, const Options& options, int grid, std::size_t& bytes);
+/// `bytes`: of the workspace so far; grows by what the path needs. `grid`, `most_passes`: blocks and launches at most.
+FewLayout few_layout(const Shape& shape, const Options& options, int grid, int most_passes, std::size_t& bytes);
 
 }  // namespace dosa::cuda

@@ -56,7 +56,10 @@ Layout layout_of(const Shape& shape, const Options& options, int multiprocessors
   const std::int64_t pieces = std::max(layout.chunks, layout.sample_chunks);
   layout.counters = take(1, sizeof(DeviceCounters));
   // Behind the counters, so that one memset zeroes both.
-  if (forced.few == 1) layout.few = few_layout(shape, options, forced.grid > 0 ? forced.grid : multiprocessors, bytes);
+  // Two launches read the keys twice: at 1M keys the four kernels for many rows are then the quicker ones.
+  if (forced.few != 0)
+    layout.few = few_layout(shape, options, forced.grid > 0 ? forced.grid : multiprocessors,
+                            forced.few == 1 ? kFewPasses : 1, bytes);
   layout.buffers =
       layout.chunks == 1
           ? take(static_cast<std::int64_t>(layout.grid) * layout.kernel.rows * layout.capacity, sizeof(Entry))
