@@ -2,16 +2,16 @@
 // (kernels_amx.cpp) and on an emulation (kernels_emulated_amx.cpp). Unnamed namespace: see panel_kernels.hpp.
 //
 // Panel: 64 keys as [D/32][4 blocks of 16 keys][16 pairs of dimensions][16 keys][2] bf16: one tile of the second
-// operand is 1 KiB in a row. A pair is (d, d + 16) of its chunk of 32: the order of dimensions is free as long as rows
-// use the same. Form: coefficients, then for each block of R <= 16 rows [D/32][R][16 pairs][2] bf16. An aggregate row
-// is rounded to bf16.
+// operand is 1 KiB in a row. Which dimensions are a pair is packing's choice (pack_bf16_avx512.hpp): the order is free
+// as long as rows use the same. Form: coefficients, then for each block of R <= 16 rows [D/32][R][16 pairs][2] bf16. An
+// aggregate row is rounded to bf16.
 #pragma once
 
 #include "cpu/bf16_avx512.hpp"
 #include "cpu/intrinsics.hpp"
 #include "cpu/lanes_avx512.hpp"
 #include "cpu/model_scores.hpp"
-#include "cpu/pack_avx512.hpp"
+#include "cpu/pack_bf16_avx512.hpp"
 #include "cpu/panel_kernels.hpp"
 #include "cpu/row_loops_avx512.hpp"
 #include "cpu/threshold_avx512.hpp"
@@ -23,10 +23,17 @@ struct Lanes512x4 : Lanes512 {
   static constexpr int vectors = 4, panel_keys = 64;
 };
 
-struct Bf16Sink {
+struct TileSink {
   static constexpr int panel_keys = 64;
-  static void store(std::byte* data, int group, int d, __m512 low, __m512 high) {
-    _mm512_store_si512(data + d / 32 * 4096 + group * 1024 + d % 32 * 64, bf16_pairs(low, high));
+  static void store(std::byte* data, int group, int chunk, int pair, __m512i pairs) {
+    _mm512_store_si512(data + chunk * 4096 + group * 1024 + pair * 64, pairs);
+  }
+  /// VDPBF16PS would be one more demand on the processor, and those with tiles are slow at it
+  /// (bench/results/amx-emerald-rapids-*.md).
+  static void add_squares(__m512i pairs, int pair, __m512 (&sum)[4]) {
+    const __m512 low = low_of(pairs), high = high_of(pairs);
+    sum[pair % 2] = _mm512_fmadd_ps(low, low, sum[pair % 2]);
+    sum[2 + pair % 2] = _mm512_fmadd_ps(high, high, sum[2 + pair % 2]);
   }
 };
 
@@ -69,14 +76,11 @@ struct AmxKernels {
     auto* coefficients = reinterpret_cast<float*>(memory);
     for (int j = 0; j < spec.relu_rows; ++j) coefficients[j] = spec.coef[j];
     std::byte* out = memory + coefficient_bytes(spec.relu_rows);
-    const __m512 factor = _mm512_set1_ps(kRowFactor);
     for (int j = 0; j < blocks.count * blocks.rows; ++j) {
       std::byte* block = out + j / blocks.rows * blocks.rows * spec.head_dim * 2 + j % blocks.rows * 64;
       const float* row = j < blocks.stored ? spec.rows + j * spec.head_dim : nullptr;
-      const auto stored = [&](const float* from) { return bf16_of(_mm512_mul_ps(_mm512_loadu_ps(from), factor)); };
       for (int d = 0; d < spec.head_dim; d += 32) {
-        const __m512i pair = row == nullptr ? _mm512_setzero_si512() : pairs_of(stored(row + d), stored(row + d + 16));
-        _mm512_storeu_si512(block + d * blocks.rows * 2, pair);
+        _mm512_storeu_si512(block + d * blocks.rows * 2, row == nullptr ? _mm512_setzero_si512() : row_pairs(row + d));
       }
     }
     return form;
@@ -352,7 +356,7 @@ template <class Tiles>
 constexpr Kernels amx_table() {
   using Table = AmxKernels<Tiles>;
   return {Isa::amx, Table::keys, bf16_arithmetic, Table::panel_bytes, Table::form_bytes, Table::make_panel,
-          pack_panel<Bf16Sink>, Table::make_form, Table::upper, Table::bounds, Table::screen, Table::dots,
+          pack_panel<PairPacker<TileSink>>, Table::make_form, Table::upper, Table::bounds, Table::screen, Table::dots,
           avx512::model_bytes, avx512::model_row, avx512::model_scores, count_not_below_512, positions_between_512,
           values_between_512, keep_not_below_512, kRowLoops512,
           // Products are so cheap here that gathering a survivor costs several of them. Certified rows took 0.86, 1.0

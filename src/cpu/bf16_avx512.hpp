@@ -28,11 +28,6 @@ inline __m512i bf16_of(__m512 x) {
 /// Numbers in upper halves side by side: `low` in the low halves, `high` in the high ones.
 inline __m512i pairs_of(__m512i low, __m512i high) { return _mm512_or_si512(_mm512_srli_epi32(low, 16), high); }
 
-/// Decoded codes as pairs: E4M3 values have 4 significant bits, so the upper half of the F32 is the bf16, exactly.
-inline __m512i bf16_pairs(__m512 low, __m512 high) {
-  return pairs_of(_mm512_castps_si512(low), _mm512_and_si512(_mm512_castps_si512(high), _mm512_set1_epi32(-65536)));
-}
-
 /// Products are exact (8 by 8 significant bits). What order and roundings the sums have is left open, as Intel does for
 /// tiles: any tree of at most D additions, each off by at most 2^-23 of its result, is within D 2^-23 (1 + 2^-14) of
 /// the sum of magnitudes. An aggregate row is rounded to bf16's 8 bits, at most 2^-8 of it away: kept as two rows it

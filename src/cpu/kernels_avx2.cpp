@@ -60,7 +60,7 @@ inline __m256i f16_of_codes(__m128i codes) {
                           _mm256_set1_epi16(static_cast<short>(0xBF80)));
 }
 
-/// Largest 2^e of 8 magnitudes; see power_of_codes of lanes_avx512.hpp.
+/// Largest 2^e of 8 magnitudes; see power_of_magnitudes of lanes_avx512.hpp.
 inline __m256 power_of_codes(__m128i magnitudes) {
   const __m256i m = _mm256_cvtepu8_epi32(magnitudes);
   const __m256i e = _mm256_max_epi32(_mm256_srli_epi32(m, 3), _mm256_set1_epi32(1));

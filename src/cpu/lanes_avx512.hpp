@@ -59,8 +59,7 @@ inline __m512i f16_of_codes(__m256i codes) {
 }
 
 /// Largest 2^e of 16 codes' magnitudes, with the subnormals' exponent -6; 0 for magnitude 0.
-inline __m512 power_of_codes(__m128i magnitudes) {
-  const __m512i m = _mm512_cvtepu8_epi32(magnitudes);
+inline __m512 power_of_magnitudes(__m512i m) {
   const __m512i e = _mm512_max_epi32(_mm512_srli_epi32(m, 3), _mm512_set1_epi32(1));
   return _mm512_castsi512_ps(
       _mm512_maskz_slli_epi32(_mm512_test_epi32_mask(m, m), _mm512_add_epi32(e, _mm512_set1_epi32(120)), 23));

@@ -489,6 +489,81 @@ TEST_P(KernelsTest, EveryCodeIsDecodedExactly) {
   }
 }
 
+/// Every code at every place of a panel, read back by a row that is one there. Zeros and subnormal codes may have a
+/// path of their own, which one of them opens for its neighbours: there are all of them, or only the largest, or none.
+TEST_P(KernelsTest, EveryPlaceOfAPanelHoldsEveryCodeExactly) {
+  for (const int d : {32, 96}) {
+    Rows rows(d, 0, d);
+    for (int j = 0; j < d; ++j) rows.row(j)[j] = 1.0F;
+    const Made made(kernels, rows.spec(), ScoreModel::f64);
+    std::vector<float> dots(static_cast<std::size_t>(d * kernels.panel_keys));
+    for (const int least : {0, 7, 8}) {
+      for (int round = 0; round < 256; round += d == 32 ? 1 : 16) {
+        Keys keys(kernels.panel_keys, d);
+        for (std::size_t i = 0; i < keys.storage.size(); ++i) {
+          auto code = static_cast<std::uint8_t>(i * 37 + static_cast<std::size_t>(round));
+          if (e4m3_is_nan(code)) code ^= 0x40;
+          if ((code & 0x7f) < least) code |= 0x20;
+          keys.storage[i] = code;
+        }
+        const Packed packed(kernels, keys.source(), nullptr, 0, kernels.panel_keys, {});
+        kernels.dots(made.form, d, packed.panel, dots.data());
+        for (int j = 0; j < d; ++j) {
+          for (int k = 0; k < kernels.panel_keys; ++k)
+            ASSERT_EQ(dots[static_cast<std::size_t>(j * kernels.panel_keys + k)], value(keys.key(k)[j]))
+                << "D " << d << " dimension " << j << " key " << k << " code " << int{keys.key(k)[j]};
+        }
+      }
+    }
+  }
+}
+
+/// Norms and distances of the extremes: rounded up, and by no more than their proof takes.
+TEST_P(KernelsTest, NormsOfHardKeysAreUpperBoundsWithinTheirRoundings) {
+  constexpr std::uint8_t kTiny = 0x01, kMostSubnormal = 0x07, kLeastNormal = 0x08, kLargest = 0x7e, kSign = 0x80;
+  for (int d = 32; d <= 256; d += 32) {
+    Keys keys(kernels.panel_keys, d);
+    Random random(12);
+    for (int k = 0; k < kernels.panel_keys; ++k) {
+      std::uint8_t* const key = keys.key(k);
+      for (int i = 0; i < d; ++i) {
+        const std::uint8_t sign = random() % 2 == 0 ? kSign : std::uint8_t{0};
+        const std::uint8_t kinds[] = {kLargest,
+                                      kTiny,
+                                      kMostSubnormal,
+                                      static_cast<std::uint8_t>(i % 2 == 0 ? kLargest : kTiny),
+                                      static_cast<std::uint8_t>(i == k % d ? kLargest : 0),
+                                      static_cast<std::uint8_t>(i == (k + 16) % d ? kTiny : 0),
+                                      static_cast<std::uint8_t>(i == k % d ? kLargest : kLeastNormal),
+                                      static_cast<std::uint8_t>(i < d / 2 ? kLargest : kMostSubnormal)};
+        key[i] = static_cast<std::uint8_t>(kinds[(k / 2 + k / 16) % 8] | sign);
+      }
+    }
+    for (const float m : {0.0F, 0.3F, 448.0F, -0x1p-9F, 1e-3F}) {
+      const std::vector<float> mean(static_cast<std::size_t>(d), m);
+      for (const bool with_mean : {false, true}) {
+        const Packed packed(kernels, keys.source(), nullptr, 0, kernels.panel_keys,
+                            {ScoreModel::f64, with_mean ? mean.data() : nullptr});
+        const auto expect_close = [&](double square, float bound, double absolute) {
+          EXPECT_GE(static_cast<double>(bound), std::sqrt(square) * (1 - 0x1p-50));
+          EXPECT_LE(static_cast<double>(bound), std::sqrt(square) * (1 + (d + 24) * 0x1p-24) + absolute);
+        };
+        for (int k = 0; k < kernels.panel_keys; ++k) {
+          double squares = 0, centred = 0;
+          for (int i = 0; i < d; ++i) {
+            const double x = value(keys.key(k)[i]), c = x - static_cast<double>(m);
+            squares += x * x;
+            centred += c * c;
+          }
+          expect_close(squares, packed.panel.features[k], 0);
+          expect_close(with_mean ? centred : squares, packed.panel.features[kCentred * kernels.panel_keys + k],
+                       with_mean ? 0x1p-55 : 0);
+        }
+      }
+    }
+  }
+}
+
 TEST_P(KernelsTest, KeysThatNoBoundMaySpeakOfAreUnbounded) {
   Random random(7);
   constexpr int kDim = 96;
