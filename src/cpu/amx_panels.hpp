@@ -208,6 +208,19 @@ struct AmxKernels {
     const Form& form = *item.form;
     __m512 allowance[4];
     allowances<Lanes>(form, panel.features, keys, allowance);
+    if (item.keeping != nullptr) {
+      if (item.lower == nullptr) {
+        for (int v = 0; v < 4; ++v)
+          allowance[v] = _mm512_add_ps(_mm512_sub_ps(sums.sum[v], aggregates.largest[v]), allowance[v]);
+        return keep<false>(form, panel.scale, allowance, nullptr, *item.keeping);
+      }
+      __m512 least[4];
+      for (int v = 0; v < 4; ++v) {
+        least[v] = _mm512_sub_ps(sums.sum[v], allowance[v]);
+        allowance[v] = _mm512_add_ps(sums.sum[v], allowance[v]);
+      }
+      return keep<true>(form, panel.scale, allowance, least, *item.keeping);
+    }
     for (int v = 0; v < 4; ++v) {
       const __m512 scale = _mm512_loadu_ps(panel.scale + 16 * v);
       if (item.lower == nullptr) {
@@ -220,6 +233,41 @@ struct AmxKernels {
                          Scaled<Lanes>(form, scale, _mm512_sub_ps(sums.sum[v], allowance[v])).down());
       }
     }
+  }
+
+  /// Bounds of the keys that reach the floor, straight from the registers: written for all keys and read again, they
+  /// would push forms out of the first-level cache. `most`, `least`: what the scale multiplies.
+  template <bool with_lower>
+  [[gnu::always_inline]] static void keep(const Form& form, const float* scales, const __m512* most,
+                                          const __m512* least, Keeping& kept) {
+    const __m512 floor = _mm512_set1_ps(kept.floor);
+    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    const std::uint64_t lanes = _bzhi_u64(~std::uint64_t{0}, static_cast<unsigned>(kept.last)) &
+                                ~_bzhi_u64(~std::uint64_t{0}, static_cast<unsigned>(kept.first));
+    __m512 upper[4];
+    __mmask16 reach[4];
+    for (int v = 0; v < 4; ++v) {
+      upper[v] = Scaled<Lanes>(form, _mm512_loadu_ps(scales + 16 * v), most[v]).up();
+      reach[v] = _mm512_mask_cmp_ps_mask(static_cast<__mmask16>(lanes >> static_cast<unsigned>(16 * v)), upper[v],
+                                         floor, _CMP_NLT_UQ);
+    }
+    std::int64_t found = 0;
+    if (_kortestz_mask16_u8(_kor_mask16(reach[0], reach[1]), _kor_mask16(reach[2], reach[3])) == 0) {
+      for (int v = 0; v < 4; ++v) {
+        const int passed = __builtin_popcount(static_cast<unsigned>(reach[v]));
+        const auto present = static_cast<__mmask16>((1U << static_cast<unsigned>(passed)) - 1U);
+        // Compressed in a register: the compressing store to memory is microcoded on some processors, and slow on all.
+        const __m512i key = _mm512_add_epi32(lane, _mm512_set1_epi32(kept.base + 16 * v));
+        _mm512_mask_storeu_epi32(kept.to.key + found, present, _mm512_maskz_compress_epi32(reach[v], key));
+        _mm512_mask_storeu_ps(kept.to.upper + found, present, _mm512_maskz_compress_ps(reach[v], upper[v]));
+        if constexpr (with_lower) {
+          const __m512 lower = Scaled<Lanes>(form, _mm512_loadu_ps(scales + 16 * v), least[v]).down();
+          _mm512_mask_storeu_ps(kept.to.lower + found, present, _mm512_maskz_compress_ps(reach[v], lower));
+        }
+        found += passed;
+      }
+    }
+    kept.count = found;
   }
 
   /// The blocks of many items one after another. While the products of one run, the dot products of the block before

@@ -106,18 +106,28 @@ struct Costs {
   SharedCosts together{};
 };
 
-/// One row's part of a panel to be screened: lower null: upper() alone; else bounds().
-struct ScreenItem {
-  const Form* form;
-  float* lower;  ///< [panel_keys] or nullptr
-  float* upper;  ///< [panel_keys]
-};
-
 /// Keys with their proven bounds, array by array.
 struct Candidates {
   std::int32_t* key;
   float* lower;
   float* upper;
+};
+
+/// What a screen keeps of a panel for one row: lanes first .. last - 1 whose upper bound is not below the floor.
+struct Keeping {
+  float floor;
+  int first, last;
+  std::int32_t base;   ///< the key of lane 0
+  Candidates to;       ///< receives what is kept, in order, and no more; `lower` only where the item has lower bounds
+  std::int64_t count;  ///< how many
+};
+
+/// One row's part of a panel to be screened: lower null: upper() alone; else bounds().
+struct ScreenItem {
+  const Form* form;
+  float* lower;                ///< [panel_keys] or nullptr
+  float* upper;                ///< [panel_keys]
+  Keeping* keeping = nullptr;  ///< not null: bounds go there, and what lower and upper hold is unspecified
 };
 
 /// A sample's bounds, key by key, on their way to an expected share of survivors.

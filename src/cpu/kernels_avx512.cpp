@@ -83,11 +83,26 @@ Arithmetic arithmetic(int head_dim) { return {head_dim * 0x1p-24 * (1 + 0x1p-15)
 
 using Table = PanelKernels<Lanes512>;
 
-constexpr Kernels kKernels{
-    Isa::avx512,         Table::keys,           arithmetic,          Table::panel_bytes, Table::form_bytes,
-    Table::make_panel,   pack_panel<F32Packer>, Table::make_form,    Table::upper,       Table::bounds,
-    Table::screen,       Table::dots,           avx512::model_bytes, avx512::model_row,  avx512::model_scores,
-    count_not_below_512, positions_between_512, values_between_512,  keep_not_below_512, kRowLoops512};
+constexpr Kernels kKernels{Isa::avx512,
+                           Table::keys,
+                           arithmetic,
+                           Table::panel_bytes,
+                           Table::form_bytes,
+                           Table::make_panel,
+                           pack_panel<F32Packer>,
+                           Table::make_form,
+                           Table::upper,
+                           Table::bounds,
+                           Table::screen<keep_not_below_512>,
+                           Table::dots,
+                           avx512::model_bytes,
+                           avx512::model_row,
+                           avx512::model_scores,
+                           count_not_below_512,
+                           positions_between_512,
+                           values_between_512,
+                           keep_not_below_512,
+                           kRowLoops512};
 
 }  // namespace
 

@@ -333,6 +333,7 @@ struct PanelKernels {
     }
   }
 
+  template <decltype(Kernels::keep_not_below) keep>
   static void screen(const ScreenItem* items, int count, const Panel& panel) {
     for (int i = 0; i < count; ++i) {
       const ScreenItem& item = items[i];
@@ -341,6 +342,11 @@ struct PanelKernels {
       } else {
         bounds(*item.form, panel, item.lower, item.upper);
       }
+      if (item.keeping == nullptr) continue;
+      Keeping& kept = *item.keeping;
+      const int first = kept.first;
+      const Candidates from{nullptr, item.lower == nullptr ? nullptr : item.lower + first, item.upper + first};
+      kept.count = keep(from, kept.last - first, kept.floor, kept.base + first, kept.to);
     }
   }
 

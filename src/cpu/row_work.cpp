@@ -521,32 +521,29 @@ void screen_panel(const TileContext& tile, ThreadMemory& thread, const Slice& sl
   const Kernels& kernels = *tile.layout->kernels;
   const Panel& panel = thread.panel;
   std::array<ScreenItem, kScreenRows> items{};
+  std::array<Keeping, kScreenRows> kept{};
   std::array<RowWork*, kScreenRows> rows{};
   std::size_t count = 0;
   const auto flush = [&] {
     kernels.screen(items.data(), static_cast<int>(count), panel);
-    for (std::size_t i = 0; i < count; ++i) {
-      RowWork& work = *rows[i];
-      const Window& window = work.row.free;
-      const std::int64_t from = std::max<std::int64_t>(0, window.first - panel_first);
-      const std::int64_t to = std::min<std::int64_t>(panel.count, window.last - panel_first);
-      std::int64_t& kept = work.memory.kept[slice.number];
-      const std::int64_t at = std::max(slice.first, window.first) - window.first + kept;
-      const float* const lower = items[i].lower;
-      kept +=
-          kernels.keep_not_below({nullptr, lower == nullptr ? nullptr : items[i].lower + from, items[i].upper + from},
-                                 to - from, work.floor, static_cast<std::int32_t>(panel_first + from),
-                                 {work.memory.list + at, work.memory.lower + at, work.memory.upper + at});
-    }
+    for (std::size_t i = 0; i < count; ++i) rows[i]->memory.kept[slice.number] += kept[i].count;
     count = 0;
   };
   for (RowWork& work : works) {
-    if (panel_first >= work.row.free.last || panel_first + panel.count <= work.row.free.first) continue;
+    const Window& window = work.row.free;
+    if (panel_first >= window.last || panel_first + panel.count <= window.first) continue;
     if (work.screen != Screen::dense && work.screen != Screen::dosa) continue;
     const bool dense = work.screen == Screen::dense;
     const std::size_t place = count * static_cast<std::size_t>(kernels.panel_keys);
+    const std::int64_t at = std::max(slice.first, window.first) - window.first + work.memory.kept[slice.number];
+    kept[count] = {work.floor,
+                   static_cast<int>(std::max<std::int64_t>(0, window.first - panel_first)),
+                   static_cast<int>(std::min<std::int64_t>(panel.count, window.last - panel_first)),
+                   static_cast<std::int32_t>(panel_first),
+                   {work.memory.list + at, work.memory.lower + at, work.memory.upper + at},
+                   0};
     items[count] = {dense ? &work.dense : &work.dosa, dense ? thread.screen_lower + place : nullptr,
-                    thread.screen_upper + place};
+                    thread.screen_upper + place, &kept[count]};
     rows[count++] = &work;
     if (count == items.size()) flush();
   }

@@ -895,6 +895,61 @@ TEST_P(KernelsTest, BoundsDoNotDependOnPanelOrLane) {
   }
 }
 
+TEST_P(KernelsTest, AScreenKeepsWhatItsBoundsKeep) {
+  Random random(23);
+  for (int round = 0; round < 60; ++round) {
+    const int d = 32 * (1 + static_cast<int>(random() % 4));
+    const int count = 1 + static_cast<int>(random() % static_cast<unsigned>(kernels.panel_keys));
+    Keys keys(count, d);
+    fill(keys, random, round % 3 == 0);
+    const Packed packed(kernels, keys.source(), nullptr, 0, count, {});
+    const auto stride = static_cast<std::size_t>(kernels.panel_keys);
+    const auto items = static_cast<std::size_t>(1 + random() % 8);
+    std::vector<Made> forms;
+    forms.reserve(items);
+    std::vector<float> lower(stride * items), upper(stride * items), scratch(2 * stride * items);
+    // One place more than a panel has keys: nothing may be written there.
+    const std::size_t room = stride + 1;
+    constexpr std::int32_t kUntouchedKey = -77;
+    std::vector<std::int32_t> key(room * items, kUntouchedKey), wanted_key = key;
+    std::vector<float> kept_lower(room * items, 7.0F), kept_upper = kept_lower, wanted_lower = kept_lower,
+                                                       wanted_upper = kept_lower;
+    std::vector<Keeping> keeping(items);
+    std::vector<ScreenItem> list;
+    std::vector<std::int64_t> wanted_count;
+    for (std::size_t i = 0; i < items; ++i) {
+      const int aggregates = static_cast<int>(random() % 3);
+      Rows rows(static_cast<int>(random() % 40), aggregates, d);
+      fill(rows, random, false);
+      forms.emplace_back(kernels, rows.spec(), ScoreModel::f64);
+      const bool both = aggregates == 0 && random() % 2 == 0;
+      float* const l = lower.data() + stride * i;
+      float* const u = upper.data() + stride * i;
+      if (both) {
+        kernels.bounds(forms.back().form, packed.panel, l, u);
+      } else {
+        kernels.upper(forms.back().form, packed.panel, u);
+      }
+      const int first = static_cast<int>(random() % static_cast<unsigned>(count));
+      const int last = first + static_cast<int>(random() % static_cast<unsigned>(count - first + 1));
+      const float floors[] = {u[random() % static_cast<unsigned>(count)], -kInfinity, kInfinity, 0.0F};
+      const float floor = std::isnan(floors[0]) ? 0.0F : floors[random() % 4];
+      const std::size_t at = room * i;
+      wanted_count.push_back(
+          kernels.keep_not_below({nullptr, both ? l + first : nullptr, u + first}, last - first, floor, 1000 + first,
+                                 {wanted_key.data() + at, wanted_lower.data() + at, wanted_upper.data() + at}));
+      keeping[i] = {floor, first, last, 1000, {key.data() + at, kept_lower.data() + at, kept_upper.data() + at}, -1};
+      float* const unused = scratch.data() + 2 * stride * i;
+      list.push_back({&forms.back().form, both ? unused : nullptr, unused + stride, &keeping[i]});
+    }
+    kernels.screen(list.data(), static_cast<int>(items), packed.panel);
+    for (std::size_t i = 0; i < items; ++i) ASSERT_EQ(keeping[i].count, wanted_count[i]) << round << ' ' << i;
+    ASSERT_EQ(key, wanted_key) << round;
+    ASSERT_EQ(std::memcmp(kept_lower.data(), wanted_lower.data(), kept_lower.size() * sizeof(float)), 0) << round;
+    ASSERT_EQ(std::memcmp(kept_upper.data(), wanted_upper.data(), kept_upper.size() * sizeof(float)), 0) << round;
+  }
+}
+
 TEST_P(KernelsTest, ThresholdsKeepWhatIsNotBelow) {
   Random random(11);
   const float special[] = {0.0F, -0.0F, kNan, kInfinity, -kInfinity, 1.0F, std::nextafter(1.0F, 0.0F), -1.0F};
