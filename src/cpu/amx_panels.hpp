@@ -91,71 +91,72 @@ struct AmxKernels {
     float dots[most_rows * keys];
   };
 
-  /// What the relu rows of an item add up to.
+  /// What an item's relu rows add up to, and the largest of its aggregate rows. No arrays, and a local variable where
+  /// it is used: in memory, each chunk's sums would wait for the stores of the chunk before.
   struct Sums {
-    __m512 sum[4];
-  };
-  struct Aggregates {
-    __m512 largest[4];
+    __m512 sum0, sum1, sum2, sum3;
+    __m512 largest0, largest1, largest2, largest3;
   };
 
-  /// A block of rows on its way to its epilogue. Rows: first .. first + rows - 1 of the form's stored rows.
+  /// A block of rows on its way to its epilogue; never copied: a copy by wide registers of what narrow ones wrote a
+  /// moment ago waits until those writes reach the cache, behind all the products in flight.
   struct Pending {
-    const ScreenItem* item = nullptr;  // null: nothing waits
-    Buffer* buffer = nullptr;
-    int first = 0, rows = 0;
-    int share = 0;                       // rows whose epilogue runs under one chunk's products
-    bool opens = false, closes = false;  // the item's first and last block
+    const ScreenItem* item = nullptr;     // null: nothing waits
+    float* dots = nullptr;                // [rows][64]
+    const float* coefficients = nullptr;  // of its relu rows
+    int rows = 0, relu_rows = 0;          // relu rows come first; the last block of an item may end in rows of zeros,
+    int stored_rows = 0;                  // and a zero may be more than what the aggregates come to
+    int share = 0;                        // rows whose epilogue runs under one chunk's products
+    bool opens = false, closes = false;   // the item's first and last block
   };
 
-  [[gnu::always_inline]] static void add_relu_rows(const float* coefficients, const float* dots, int count,
-                                                   Sums& sums) {
-    // Registers while the loop runs: in memory, each row would wait for the store of the row before.
-    __m512 sum0 = sums.sum[0], sum1 = sums.sum[1], sum2 = sums.sum[2], sum3 = sums.sum[3];
-    for (int r = 0; r < count; ++r, dots += keys) {
-      const __m512 coefficient = _mm512_set1_ps(coefficients[r]);
-      sum0 = _mm512_fmadd_ps(coefficient, Lanes::relu(_mm512_load_ps(dots)), sum0);
-      sum1 = _mm512_fmadd_ps(coefficient, Lanes::relu(_mm512_load_ps(dots + 16)), sum1);
-      sum2 = _mm512_fmadd_ps(coefficient, Lanes::relu(_mm512_load_ps(dots + 32)), sum2);
-      sum3 = _mm512_fmadd_ps(coefficient, Lanes::relu(_mm512_load_ps(dots + 48)), sum3);
-    }
-    sums = {{sum0, sum1, sum2, sum3}};
+  [[gnu::always_inline]] static void add_relu_row(float coefficient, const float* dots, Sums& sums) {
+    const __m512 c = _mm512_set1_ps(coefficient);
+    sums.sum0 = _mm512_fmadd_ps(c, Lanes::relu(_mm512_load_ps(dots)), sums.sum0);
+    sums.sum1 = _mm512_fmadd_ps(c, Lanes::relu(_mm512_load_ps(dots + 16)), sums.sum1);
+    sums.sum2 = _mm512_fmadd_ps(c, Lanes::relu(_mm512_load_ps(dots + 32)), sums.sum2);
+    sums.sum3 = _mm512_fmadd_ps(c, Lanes::relu(_mm512_load_ps(dots + 48)), sums.sum3);
   }
 
   /// NaN and -inf leave the aggregate as it is: a smaller aggregate is a larger bound.
-  static void add_aggregate_rows(const float* dots, int count, Aggregates& aggregates) {
+  [[gnu::always_inline]] static void add_aggregate_rows(const float* dots, int count, Sums& sums) {
+    Sums added = sums;
     for (; count > 0; --count, dots += keys) {
-      for (int v = 0; v < 4; ++v)
-        aggregates.largest[v] = Lanes::maximum_or_second(_mm512_load_ps(dots + 16 * v), aggregates.largest[v]);
+      added.largest0 = Lanes::maximum_or_second(_mm512_load_ps(dots), added.largest0);
+      added.largest1 = Lanes::maximum_or_second(_mm512_load_ps(dots + 16), added.largest1);
+      added.largest2 = Lanes::maximum_or_second(_mm512_load_ps(dots + 32), added.largest2);
+      added.largest3 = Lanes::maximum_or_second(_mm512_load_ps(dots + 48), added.largest3);
     }
+    sums = added;
   }
 
   /// Rows from .. to - 1 of a pending block into the sums.
-  [[gnu::always_inline]] static void add_rows(const Pending& pending, int from, int to, Sums& sums,
-                                              Aggregates& aggregates) {
-    const Form& form = *pending.item->form;
-    const int relu = form.relu_rows - pending.first;  // of this block, or more
-    const int relu_to = to < relu ? to : relu;
-    add_relu_rows(reinterpret_cast<const float*>(form.data) + pending.first + from, pending.buffer->dots + from * keys,
-                  relu_to - from, sums);
-    // The rows that fill up the last block are zeros, and a zero may be more than what the aggregates come to.
-    const int stored = relu + form.aggregate_rows;
-    const int aggregate_from = from > relu ? from : relu, aggregate_to = to < stored ? to : stored;
+  [[gnu::always_inline]] static void add_rows(const Pending& pending, int from, int to, Sums& sums) {
+    const int relu_to = to < pending.relu_rows ? to : pending.relu_rows;
+    for (int r = from; r < relu_to; ++r) add_relu_row(pending.coefficients[r], pending.dots + r * keys, sums);
+    const int aggregate_from = from > pending.relu_rows ? from : pending.relu_rows;
+    const int aggregate_to = to < pending.stored_rows ? to : pending.stored_rows;
     if (aggregate_from < aggregate_to)
-      add_aggregate_rows(pending.buffer->dots + aggregate_from * keys, aggregate_to - aggregate_from, aggregates);
+      add_aggregate_rows(pending.dots + aggregate_from * keys, aggregate_to - aggregate_from, sums);
   }
 
-  /// The share of the pending rows that runs under one chunk's products.
-  [[gnu::always_inline]] static void advance(const Pending& pending, int chunk, Sums& sums, Aggregates& aggregates) {
-    const int from = chunk * pending.share;
-    if (from >= pending.rows) return;
-    const int left = pending.rows - from;
-    add_rows(pending, from, from + (left < pending.share ? left : pending.share), sums, aggregates);
+  /// The share of the pending rows that runs under one chunk's products. Mostly four relu rows (16 over the four chunks
+  /// of 128 dimensions): without a loop, whose end would be guessed wrong now and then.
+  [[gnu::always_inline]] static void advance(const Pending& pending, int chunk, Sums& sums) {
+    const int from = chunk * pending.share, to = from + pending.share;
+    if (pending.share == 4 && to <= pending.relu_rows) {
+      const float* const coefficients = pending.coefficients + from;
+      const float* const dots = pending.dots + from * keys;
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r) add_relu_row(coefficients[r], dots + r * keys, sums);
+      return;
+    }
+    add_rows(pending, from, to < pending.rows ? to : pending.rows, sums);
   }
 
   template <int tile>
-  static inline void store_and_clear(Buffer* previous) {
-    if (previous != nullptr) Tiles::template store<tile>(previous->dots + 16 * tile, keys * sizeof(float));
+  static inline void store_and_clear(float* previous) {
+    if (previous != nullptr) Tiles::template store<tile>(previous + 16 * tile, keys * sizeof(float));
     Tiles::template zero<tile>();
   }
 
@@ -164,7 +165,7 @@ struct AmxKernels {
   /// block before just before it needs it: at the end of that block the stores would wait for its last products with
   /// nothing to do meanwhile.
   template <bool first>
-  [[gnu::always_inline]] static void chunk_products(const std::byte* rows, const std::byte* key, Buffer* previous) {
+  [[gnu::always_inline]] static void chunk_products(const std::byte* rows, const std::byte* key, float* previous) {
     Tiles::template load<4>(rows, 64);
     Tiles::template load<5>(key, 64);
     if constexpr (first) store_and_clear<0>(previous);
@@ -182,55 +183,60 @@ struct AmxKernels {
 
   template <class Meanwhile>
   [[gnu::always_inline]] static void block_products(const std::byte* rows, int row_count, const std::byte* codes,
-                                                    int chunks, Buffer* previous, const Meanwhile& meanwhile) {
-    chunk_products<true>(rows, codes, previous);
-    meanwhile(0);
-    for (int chunk = 1; chunk < chunks; ++chunk) {
+                                                    int chunks, float* previous, const Meanwhile& meanwhile) {
+    const auto chunk_after = [&](int chunk) __attribute__((always_inline)) {
       chunk_products<false>(rows + chunk * row_count * 64, codes + chunk * 4096, nullptr);
       meanwhile(chunk);
+    };
+    chunk_products<true>(rows, codes, previous);
+    meanwhile(0);
+    if (chunks == 4) {  // 128 dimensions
+      chunk_after(1);
+      chunk_after(2);
+      chunk_after(3);
+      return;
     }
+    for (int chunk = 1; chunk < chunks; ++chunk) chunk_after(chunk);
   }
 
-  static void store_block(Buffer* buffer) {
-    Tiles::template store<0>(buffer->dots, keys * sizeof(float));
-    Tiles::template store<1>(buffer->dots + 16, keys * sizeof(float));
-    Tiles::template store<2>(buffer->dots + 32, keys * sizeof(float));
-    Tiles::template store<3>(buffer->dots + 48, keys * sizeof(float));
+  static void store_block(float* dots) {
+    Tiles::template store<0>(dots, keys * sizeof(float));
+    Tiles::template store<1>(dots + 16, keys * sizeof(float));
+    Tiles::template store<2>(dots + 32, keys * sizeof(float));
+    Tiles::template store<3>(dots + 48, keys * sizeof(float));
   }
 
-  [[gnu::always_inline]] static void start(const Form& form, Sums& sums, Aggregates& aggregates) {
-    for (int v = 0; v < 4; ++v) sums.sum[v] = _mm512_setzero_ps();
-    for (int v = 0; v < 4; ++v) aggregates.largest[v] = _mm512_set1_ps(form.aggregate_floor);
+  [[gnu::always_inline]] static void start(const Form& form, Sums& sums) {
+    const __m512 zero = _mm512_setzero_ps(), floor = _mm512_set1_ps(form.aggregate_floor);
+    sums = {zero, zero, zero, zero, floor, floor, floor, floor};
   }
 
-  [[gnu::always_inline]] static void finish(const ScreenItem& item, const Panel& panel, const Sums& sums,
-                                            const Aggregates& aggregates) {
+  [[gnu::always_inline]] static void finish(const ScreenItem& item, const Panel& panel, const Sums& sums) {
     const Form& form = *item.form;
+    const __m512 sum[4] = {sums.sum0, sums.sum1, sums.sum2, sums.sum3};
+    const __m512 largest[4] = {sums.largest0, sums.largest1, sums.largest2, sums.largest3};
     __m512 allowance[4];
     allowances<Lanes>(form, panel.features, keys, allowance);
     if (item.keeping != nullptr) {
       if (item.lower == nullptr) {
-        for (int v = 0; v < 4; ++v)
-          allowance[v] = _mm512_add_ps(_mm512_sub_ps(sums.sum[v], aggregates.largest[v]), allowance[v]);
+        for (int v = 0; v < 4; ++v) allowance[v] = _mm512_add_ps(_mm512_sub_ps(sum[v], largest[v]), allowance[v]);
         return keep<false>(form, panel.scale, allowance, nullptr, *item.keeping);
       }
       __m512 least[4];
       for (int v = 0; v < 4; ++v) {
-        least[v] = _mm512_sub_ps(sums.sum[v], allowance[v]);
-        allowance[v] = _mm512_add_ps(sums.sum[v], allowance[v]);
+        least[v] = _mm512_sub_ps(sum[v], allowance[v]);
+        allowance[v] = _mm512_add_ps(sum[v], allowance[v]);
       }
       return keep<true>(form, panel.scale, allowance, least, *item.keeping);
     }
     for (int v = 0; v < 4; ++v) {
       const __m512 scale = _mm512_loadu_ps(panel.scale + 16 * v);
       if (item.lower == nullptr) {
-        const __m512 t = _mm512_add_ps(_mm512_sub_ps(sums.sum[v], aggregates.largest[v]), allowance[v]);
+        const __m512 t = _mm512_add_ps(_mm512_sub_ps(sum[v], largest[v]), allowance[v]);
         _mm512_storeu_ps(item.upper + 16 * v, Scaled<Lanes>(form, scale, t).up());
       } else {
-        _mm512_storeu_ps(item.upper + 16 * v,
-                         Scaled<Lanes>(form, scale, _mm512_add_ps(sums.sum[v], allowance[v])).up());
-        _mm512_storeu_ps(item.lower + 16 * v,
-                         Scaled<Lanes>(form, scale, _mm512_sub_ps(sums.sum[v], allowance[v])).down());
+        _mm512_storeu_ps(item.upper + 16 * v, Scaled<Lanes>(form, scale, _mm512_add_ps(sum[v], allowance[v])).up());
+        _mm512_storeu_ps(item.lower + 16 * v, Scaled<Lanes>(form, scale, _mm512_sub_ps(sum[v], allowance[v])).down());
       }
     }
   }
@@ -275,22 +281,38 @@ struct AmxKernels {
   /// forwarded to loads, so a buffer is read a block after it was written.
   class Screening {
    public:
-    explicit Screening(const Panel& panel) : panel_(panel), chunks_(panel.head_dim / 32) {
-      in_tiles_.buffer = &buffers_[0];
+    /// What tiles are stored to, apart from what may stay in registers.
+    struct Memory {
+      Buffer buffers[2];
+      Pending pending[2];
+    };
+
+    Screening(const Panel& panel, Memory& memory)
+        : panel_(panel), pending_(memory.pending), chunks_(panel.head_dim / 32) {
+      for (int i = 0; i < 2; ++i) pending_[i].dots = memory.buffers[i].dots;
     }
 
     [[gnu::always_inline]] void block(const ScreenItem& item, const Blocks& blocks, int b, int share, Sums& sums) {
+      const Form& form = *item.form;
       const int rows = blocks.rows;
       if (rows != configured_) reconfigure(rows, sums);
-      const std::byte* data = item.form->data + coefficient_bytes(item.form->relu_rows);
-      begin(sums);
-      const Pending stored = stored_;
-      block_products(data + b * rows * item.form->head_dim * 2, rows, panel_.data, chunks_, in_tiles_.buffer,
-                     [&](int chunk) { advance(stored, chunk, sums, aggregates_); });
-      end(sums);
-      Buffer* const other = other_than(in_tiles_.buffer);
-      stored_ = in_tiles_;
-      in_tiles_ = {&item, other, b * rows, rows, share, b == 0, b + 1 == blocks.count};
+      const std::byte* data = form.data + coefficient_bytes(form.relu_rows) + b * rows * form.head_dim * 2;
+      const Pending& waits = stored();
+      begin(waits, sums);
+      block_products(
+          data, rows, panel_.data, chunks_,
+          in_tiles().dots, [&](int chunk) __attribute__((always_inline)) { advance(waits, chunk, sums); });
+      end(waits, sums);
+      const int first = b * rows, relu_left = form.relu_rows - first, stored_left = blocks.stored - first;
+      Pending& fresh = next();
+      fresh.item = &item;
+      fresh.coefficients = reinterpret_cast<const float*>(form.data) + first;
+      fresh.rows = rows;
+      fresh.relu_rows = relu_left < 0 ? 0 : relu_left < rows ? relu_left : rows;
+      fresh.stored_rows = stored_left < rows ? stored_left : rows;
+      fresh.share = share;
+      fresh.opens = b == 0;
+      fresh.closes = b + 1 == blocks.count;
     }
 
     [[gnu::always_inline]] void drain(Sums& sums) {
@@ -300,25 +322,31 @@ struct AmxKernels {
     }
 
    private:
-    Buffer* other_than(const Buffer* buffer) { return buffer == &buffers_[0] ? &buffers_[1] : &buffers_[0]; }
-
-    [[gnu::always_inline]] void begin(Sums& sums) {
-      if (stored_.opens) start(*stored_.item->form, sums, aggregates_);
+    [[gnu::always_inline]] static void begin(const Pending& pending, Sums& sums) {
+      if (pending.opens) start(*pending.item->form, sums);
     }
-    [[gnu::always_inline]] void end(const Sums& sums) {
-      if (stored_.closes) finish(*stored_.item, panel_, sums, aggregates_);
+    [[gnu::always_inline]] void end(const Pending& pending, const Sums& sums) const {
+      if (pending.closes) finish(*pending.item, panel_, sums);
+    }
+
+    Pending& stored() { return pending_[turn_]; }
+    Pending& in_tiles() { return pending_[turn_ ^ 1]; }
+    /// What was stored has ended, what lies in the tiles will be stored next; the place for the block that follows.
+    Pending& next() {
+      turn_ ^= 1;
+      return in_tiles();
     }
 
     /// Ends the block that waits in a buffer and empties the accumulators into the other.
     [[gnu::always_inline]] void retire(Sums& sums) {
-      store_block(in_tiles_.buffer);
-      begin(sums);
-      if (stored_.item != nullptr) add_rows(stored_, 0, stored_.rows, sums, aggregates_);
-      end(sums);
-      Buffer* const other = other_than(in_tiles_.buffer);
-      stored_ = in_tiles_;
-      in_tiles_ = {};
-      in_tiles_.buffer = other;
+      store_block(in_tiles().dots);
+      const Pending& waits = stored();
+      begin(waits, sums);
+      add_rows(waits, 0, waits.rows, sums);
+      end(waits, sums);
+      Pending& none = next();
+      none.rows = none.relu_rows = none.stored_rows = 0;
+      none.opens = none.closes = false;
     }
 
     /// A new configuration clears all tiles.
@@ -328,12 +356,10 @@ struct AmxKernels {
       configured_ = rows;
     }
 
-    Buffer buffers_[2];
-    Aggregates aggregates_;
-    typename Tiles::Session session_;
     const Panel& panel_;
-    Pending stored_, in_tiles_;
-    int chunks_, configured_ = 0;
+    Pending* const pending_;
+    typename Tiles::Session session_;
+    int turn_ = 0, chunks_, configured_ = 0;
   };
 
   /// Rows in order of their block size, so that the tiles are configured once a size: a product takes as many cycles as
@@ -352,7 +378,8 @@ struct AmxKernels {
       sizes |= 1U << static_cast<unsigned>(blocks[i].rows);
     }
     Sums sums{};
-    Screening screening(panel);
+    typename Screening::Memory memory;
+    Screening screening(panel, memory);
     const int chunks = panel.head_dim / 32;
     for (int rows = 0; rows <= most_rows; ++rows) {
       if ((sizes >> static_cast<unsigned>(rows) & 1U) == 0) continue;
@@ -360,9 +387,8 @@ struct AmxKernels {
       for (int i = 0; i < count; ++i) {
         if (blocks[i].rows != rows) continue;
         if (rows == 0) {
-          Aggregates none;
-          start(*items[i].form, sums, none);
-          finish(items[i], panel, sums, none);
+          start(*items[i].form, sums);
+          finish(items[i], panel, sums);
         }
         for (int b = 0; b < blocks[i].count; ++b) screening.block(items[i], blocks[i], b, share, sums);
       }
@@ -392,7 +418,7 @@ struct AmxKernels {
     for (int first = 0; first < wanted; first += blocks.rows) {
       block_products(rows + first * form.head_dim * 2, blocks.rows, panel.data, form.head_dim / 32, nullptr,
                      [](int) {});
-      store_block(&buffer);
+      store_block(buffer.dots);
       const int count = wanted - first < blocks.rows ? wanted - first : blocks.rows;
       __builtin_memcpy(dots + first * keys, buffer.dots, sizeof(float) * keys * static_cast<std::size_t>(count));
     }

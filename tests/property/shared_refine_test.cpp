@@ -102,6 +102,9 @@ class SharedRefinement : public testing::TestWithParam<const cpu::Kernels*> {
     return together;
   }
 
+  /// Emulated tiles take a hundred times as long as the processor's.
+  static bool slow() { return slow_build() || GetParam() == cpu::amx_emulated_kernels(); }
+
   static Options drawn(workloads::Random& random, std::int64_t top_k, std::int64_t keys) {
     Options options = top(random.chance(0.2) ? keys - random.below(keys / 8 + 1) : top_k, Backend::cpu);
     options.model = random.chance(0.5) ? ScoreModel::f64 : ScoreModel::sm90;
@@ -134,12 +137,12 @@ TEST_P(SharedRefinement, ChangesNothingButTheWork) {
                            "shared_pages_16", "windows_mid_tile", "codes_cancelling"}) {
     const workloads::Entry& entry = workloads::find(name);
     workloads::Size size = entry.small;
-    size.rows = slow_build() ? 34 : 70;  // whole tiles and a part of one
-    size.keys = slow_build() ? 400 : 900;
+    size.rows = slow() ? 34 : 70;  // whole tiles and a part of one
+    size.keys = slow() ? 400 : 900;
     size.top_k = std::min<std::int64_t>(size.top_k, size.keys / 12);
     const workloads::Workload workload = workloads::make(entry, size);
     const std::int64_t keys = keys_of(workload.problem);
-    for (int draw = slow_build() ? 2 : 0; draw < 4 && !HasFailure(); ++draw)
+    for (int draw = slow() ? 2 : 0; draw < 4 && !HasFailure(); ++draw)
       together += compare(workload.problem, drawn(random, std::min(workload.top_k, keys / 2), keys), name);
   }
   EXPECT_GT(together, 100) << "or the rows refined alone, and nothing was compared";
@@ -147,7 +150,7 @@ TEST_P(SharedRefinement, ChangesNothingButTheWork) {
 
 /// Keys that spread over many stretches and lane tables, windows of every row's own, winners near and far.
 TEST_P(SharedRefinement, ReachesOverManySlices) {
-  workloads::Size size{slow_build() ? 9 : 20, slow_build() ? 9000 : 30000, 8, 32, 60, 11};
+  workloads::Size size{slow() ? 9 : 20, slow() ? 9000 : 30000, 8, 32, 60, 11};
   workloads::Workload workload = workloads::make(workloads::find("indexer_like"), size);
   const auto rows = static_cast<std::size_t>(workload.problem.q.shape[0]);
   std::vector<std::int32_t> first(rows), last(rows);
