@@ -1,5 +1,7 @@
 // One launch for few rows (decode, next_n): every score of the call stays in the shared memory of the chip, and the
-// exact Top-K is found there. Up to four rows whose scores fit, 132 SMs x about 190 KB: 6 MB, 1.5 M scores... a row.
+// exact Top-K is found there. Up to four rows whose scores fit beside ring and queries: 132 SMs x at most 170 KB
+// are 5.4 M scores (one row), 1.1 M a row for four rows of 32 heads. The plan takes it wherever one pass will do
+// (few_layout.cpp).
 //
 // Account for 1 row, H = 32, D = 128, 1M keys, on 132 SMs:
 //   memory         132 bytes a key: 138 MB, 32 to 35 us at 3.9 to 4.3 TB/s. All else must stay under it:

@@ -1,7 +1,7 @@
 // Rows whose keys were split over the chip: thresholds from a sample, and the exact merge of the chunks' candidates.
 //
-// Account: a block a row. A row's candidates are about 2.5 K entries of 8 bytes in L2 (2K = 2048: 40 KiB); each pass
-// over them is one round of loads by 512 threads, and the radix search takes one pass to find the digits that differ
+// Account: a block a row. A row's candidates are 2 to 3 K entries of 8 bytes in L2 (K = 2048: 32 to 48 KiB); each pass
+// over them is a few loads of each of 1,024 threads, and the radix search takes one pass to find the digits that differ
 // and about three to settle them. No launch moves more than a few MiB: latency is all there is.
 #include "cuda/merge.cuh"
 #include "cuda/select.cuh"
