@@ -360,17 +360,9 @@ void time_decode(std::int64_t requests, std::int64_t keys, double seconds) {
 }
 
 void write_json(const std::string& path, const std::string& commit) {
-  cudaDeviceProp properties{};
-  cuda::check(cudaGetDeviceProperties(&properties, 0), "properties");
-  int driver = 0;
-  cudaDriverGetVersion(&driver);
   std::ofstream out(path);
-  out << text::format(
-      "{{\"device\": \"{}\", \"multiprocessors\": {}, \"driver\": {}, \"runtime\": {}, \"commit\": \"{}\",\n"
-      " \"conditions\": \"one H200, clocks as found, CUDA events, complete calls, first third of the repeats "
-      "dropped\",\n"
-      " \"results\": [\n",
-      properties.name, properties.multiProcessorCount, driver, CUDART_VERSION, commit);
+  out << json_head(commit, "clocks as found, CUDA events, complete calls, first third of the repeats dropped")
+      << " \"results\": [\n";
   for (std::size_t i = 0; i < records.size(); ++i) {
     const Record& r = records[i];
     out << text::format(

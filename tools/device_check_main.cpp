@@ -1,11 +1,12 @@
 // Parity of the CUDA backend with the CPU's model, byte for byte: recorded bits of the served kernel, every named
 // workload, drawn shapes, forced splits and loaders, repeats, graph replays, streams side by side, sparse pairs,
 // shards, pages that do not exist, full sizes. Usage: device_check [--vectors DIR] [--seconds S] [--quick] [--progress]
-// [SECTION...]; exit 1 where anything differs.
+// [--json FILE] [--commit TEXT] [SECTION...]; exit 1 where anything differs.
 #include <cuda_runtime.h>
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "cuda/hardware.hpp"
@@ -261,7 +262,7 @@ void check_few(Tally& tally, double seconds) {
 }
 
 int main_checked(int argc, char** argv) {
-  std::string vectors;
+  std::string vectors, json, commit = "unknown";
   double seconds = 60;
   bool quick = false, progress = false;
   std::set<std::string> sections;
@@ -271,6 +272,10 @@ int main_checked(int argc, char** argv) {
       vectors = argv[++i];
     } else if (word == "--seconds" && i + 1 < argc) {
       seconds = std::atof(argv[++i]);
+    } else if (word == "--json" && i + 1 < argc) {
+      json = argv[++i];
+    } else if (word == "--commit" && i + 1 < argc) {
+      commit = argv[++i];
     } else if (word == "--quick") {
       quick = true;
     } else if (word == "--progress") {
@@ -301,6 +306,13 @@ int main_checked(int argc, char** argv) {
   if (wanted("sweep")) check_sweep(tally, seconds), tally.section("sweep");
   text::print(stdout, "kernel for few rows: forced in {} calls, did not apply in {}\n", few_ran, few_left_out);
   text::print(stdout, "{} of {} comparisons differ\n", tally.wrong(), tally.compared());
+  if (!json.empty())
+    std::ofstream(json) << json_head(commit,
+                                     text::format("byte for byte against the CPU's sm90 model{}, drawn shapes for "
+                                                  "{:.0f} s a section",
+                                                  quick ? ", small sizes" : "", seconds))
+                        << " \"sections\": [\n"
+                        << tally.sections() << "\n ]}\n";
   return tally.wrong() == 0 ? 0 : 1;
 }
 

@@ -1,6 +1,8 @@
 // What the device tools share: oracle runs, comparison byte for byte, JSON lines.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <bit>
 #include <chrono>
 #include <cstdio>
@@ -8,9 +10,22 @@
 #include <vector>
 
 #include "contract/text.hpp"
+#include "cuda/staging.hpp"
 #include "dosa/dosa.hpp"
 
 namespace dosa::tools {
+
+/// How a result file begins: what ran, on what. Not closed: its entries follow.
+inline std::string json_head(const std::string& commit, const std::string& conditions) {
+  cudaDeviceProp properties{};
+  cuda::check(cudaGetDeviceProperties(&properties, 0), "properties");
+  int driver = 0;
+  cuda::check(cudaDriverGetVersion(&driver), "driver");
+  return text::format(
+      "{{\"device\": \"{}\", \"multiprocessors\": {}, \"driver\": {}, \"runtime\": {}, \"commit\": \"{}\",\n"
+      " \"conditions\": \"{}\",\n",
+      properties.name, properties.multiProcessorCount, driver, CUDART_VERSION, commit, conditions);
+}
 
 /// Empty where both are the same bytes; else the first difference in words.
 inline std::string difference(const OwnedSelection& wanted, const OwnedSelection& found) {
@@ -50,10 +65,16 @@ class Tally {
     text::print(stdout, "{:<28} {:>7} compared {:>5} differ {:>7.1f} s\n", name, compared_ - seen_,
                 wrong_ - seen_wrong_, std::chrono::duration<double>(now - since_).count());
     std::fflush(stdout);
+    sections_ += text::format("{}  {{\"name\": \"{}\", \"compared\": {}, \"differ\": {}, \"seconds\": {:.1f}}}",
+                              sections_.empty() ? "" : ",\n", name, compared_ - seen_, wrong_ - seen_wrong_,
+                              std::chrono::duration<double>(now - since_).count());
     seen_ = compared_, seen_wrong_ = wrong_, since_ = now;
   }
+  /// Of a JSON array: what the sections came to.
+  [[nodiscard]] const std::string& sections() const { return sections_; }
 
  private:
+  std::string sections_;
   long compared_ = 0, wrong_ = 0, seen_ = 0, seen_wrong_ = 0;
   std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
 };
