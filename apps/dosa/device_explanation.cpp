@@ -32,7 +32,7 @@ std::string ratio(std::uint64_t part, std::int64_t whole) {
 void describe_counters(const DeviceExplanation& e, Table& table) {
   const DeviceCounters& counters = e.counters;
   table.row("candidates",
-            text::format("{} of {} visible (row, key) pairs reached a buffer ({}), {} of them selected",
+            text::format("{} of {} visible (row, key) pairs became candidates ({}), {} of them selected",
                          count_of(counters.candidates), count_of(e.call_visible),
                          percent(static_cast<double>(counters.candidates), static_cast<double>(e.call_visible)),
                          count_of(e.call_selected)));

@@ -49,7 +49,7 @@ class DevicePicture {
       std::string value, what, of;
     };
     const std::array<Figure, 4> figures{{
-        {percent(candidates, visible), "of the pairs reached a buffer",
+        {percent(candidates, visible), "of the pairs became candidates",
          text::format("{} of {}", human_count(candidates), human_count(visible))},
         {selected > 0 ? text::format("{:.2f}", candidates / selected) : "-", "candidates a selected key",
          text::format("{} selected", human_count(selected))},

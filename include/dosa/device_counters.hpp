@@ -11,7 +11,7 @@ namespace dosa DOSA_PUBLIC {
 /// multiple of 256. Read them whenever the stream has passed the run; nothing synchronises for them. Zeroed by every
 /// run. A run over host tensors, which waits for the device anyhow, hands them out in Stats::device.
 struct DeviceCounters {
-  std::uint64_t candidates;    ///< (row, key) pairs that reached a candidate buffer
+  std::uint64_t candidates;    ///< (row, key) pairs in a candidate buffer; in one launch for few rows, that win or may
   std::uint64_t compactions;   ///< buffers cut back to the best K because they were full
   std::uint64_t repeats;       ///< rows streamed again because a predicted threshold was too high
   std::uint64_t sampled_rows;  ///< rows whose first threshold came from a sample of their keys

@@ -165,7 +165,7 @@ TEST(DeviceExplanation, NothingToSeeIsSaidAndDrawn) {
     const Problem problem = windows.of_sample();
     Call call = call_engine(problem, sm90_options(), "");  // without counters: the device was never asked
     const Told told = tell(explain_device("sample", problem, call, all_rows(problem)));
-    EXPECT_TRUE(says(told.table, "0 of 0 visible (row, key) pairs reached a buffer (-)")) << told.table;
+    EXPECT_TRUE(says(told.table, "0 of 0 visible (row, key) pairs became candidates (-)")) << told.table;
     EXPECT_TRUE(says(told.picture, "no key is visible"));
     for (const char* part : {"nan", "inf"}) EXPECT_FALSE(says(told.picture, part)) << part;
     EXPECT_TRUE(told.json["kth_score"].is_null());
