@@ -10,11 +10,9 @@
 #include "cpu/bf16_avx512.hpp"
 #include "cpu/intrinsics.hpp"
 #include "cpu/lanes_avx512.hpp"
-#include "cpu/model_scores.hpp"
 #include "cpu/pack_bf16_avx512.hpp"
 #include "cpu/panel_kernels.hpp"
-#include "cpu/row_loops_avx512.hpp"
-#include "cpu/threshold_avx512.hpp"
+#include "cpu/table_avx512.hpp"
 
 namespace dosa::cpu {
 namespace {  // NOLINT(cert-dcl59-cpp,google-build-namespaces): one copy a file, see panel_kernels.hpp
@@ -101,13 +99,15 @@ struct AmxKernels {
   /// A block of rows on its way to its epilogue; never copied: a copy by wide registers of what narrow ones wrote a
   /// moment ago waits until those writes reach the cache, behind all the products in flight.
   struct Pending {
-    const ScreenItem* item = nullptr;     // null: nothing waits
+    const ScreenItem* item = nullptr;
     float* dots = nullptr;                // [rows][64]
     const float* coefficients = nullptr;  // of its relu rows
-    int rows = 0, relu_rows = 0;          // relu rows come first; the last block of an item may end in rows of zeros,
-    int stored_rows = 0;                  // and a zero may be more than what the aggregates come to
-    int share = 0;                        // rows whose epilogue runs under one chunk's products
-    bool opens = false, closes = false;   // the item's first and last block
+    int rows = 0,
+        relu_rows =
+            0;  // no rows: nothing waits; relu rows come first; the last block of an item may end in rows of zeros,
+    int stored_rows = 0;                 // and a zero may be more than what the aggregates come to
+    int share = 0;                       // rows whose epilogue runs under one chunk's products
+    bool opens = false, closes = false;  // the item's first and last block
   };
 
   [[gnu::always_inline]] static void add_relu_row(float coefficient, const float* dots, Sums& sums) {
@@ -212,32 +212,29 @@ struct AmxKernels {
   }
 
   [[gnu::always_inline]] static void finish(const ScreenItem& item, const Panel& panel, const Sums& sums) {
+    if (item.lower == nullptr) {
+      finish_as<false>(item, panel, sums);
+    } else {
+      finish_as<true>(item, panel, sums);
+    }
+  }
+
+  template <bool with_lower>
+  [[gnu::always_inline]] static void finish_as(const ScreenItem& item, const Panel& panel, const Sums& sums) {
     const Form& form = *item.form;
     const __m512 sum[4] = {sums.sum0, sums.sum1, sums.sum2, sums.sum3};
     const __m512 largest[4] = {sums.largest0, sums.largest1, sums.largest2, sums.largest3};
-    __m512 allowance[4];
+    __m512 allowance[4], most[4], least[4];  // what the scale multiplies
     allowances<Lanes>(form, panel.features, keys, allowance);
-    if (item.keeping != nullptr) {
-      if (item.lower == nullptr) {
-        for (int v = 0; v < 4; ++v) allowance[v] = _mm512_add_ps(_mm512_sub_ps(sum[v], largest[v]), allowance[v]);
-        return keep<false>(form, panel.scale, allowance, nullptr, *item.keeping);
-      }
-      __m512 least[4];
-      for (int v = 0; v < 4; ++v) {
-        least[v] = _mm512_sub_ps(sum[v], allowance[v]);
-        allowance[v] = _mm512_add_ps(sum[v], allowance[v]);
-      }
-      return keep<true>(form, panel.scale, allowance, least, *item.keeping);
+    for (int v = 0; v < 4; ++v) {
+      most[v] = _mm512_add_ps(with_lower ? sum[v] : _mm512_sub_ps(sum[v], largest[v]), allowance[v]);
+      if constexpr (with_lower) least[v] = _mm512_sub_ps(sum[v], allowance[v]);
     }
+    if (item.keeping != nullptr) return keep<with_lower>(form, panel.scale, most, least, *item.keeping);
     for (int v = 0; v < 4; ++v) {
       const __m512 scale = _mm512_loadu_ps(panel.scale + 16 * v);
-      if (item.lower == nullptr) {
-        const __m512 t = _mm512_add_ps(_mm512_sub_ps(sum[v], largest[v]), allowance[v]);
-        _mm512_storeu_ps(item.upper + 16 * v, Scaled<Lanes>(form, scale, t).up());
-      } else {
-        _mm512_storeu_ps(item.upper + 16 * v, Scaled<Lanes>(form, scale, _mm512_add_ps(sum[v], allowance[v])).up());
-        _mm512_storeu_ps(item.lower + 16 * v, Scaled<Lanes>(form, scale, _mm512_sub_ps(sum[v], allowance[v])).down());
-      }
+      _mm512_storeu_ps(item.upper + 16 * v, Scaled<Lanes>(form, scale, most[v]).up());
+      if constexpr (with_lower) _mm512_storeu_ps(item.lower + 16 * v, Scaled<Lanes>(form, scale, least[v]).down());
     }
   }
 
@@ -247,7 +244,6 @@ struct AmxKernels {
   [[gnu::always_inline]] static void keep(const Form& form, const float* scales, const __m512* most,
                                           const __m512* least, Keeping& kept) {
     const __m512 floor = _mm512_set1_ps(kept.floor);
-    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     const std::uint64_t lanes = _bzhi_u64(~std::uint64_t{0}, static_cast<unsigned>(kept.last)) &
                                 ~_bzhi_u64(~std::uint64_t{0}, static_cast<unsigned>(kept.first));
     __m512 upper[4];
@@ -260,17 +256,12 @@ struct AmxKernels {
     std::int64_t found = 0;
     if (_kortestz_mask16_u8(_kor_mask16(reach[0], reach[1]), _kor_mask16(reach[2], reach[3])) == 0) {
       for (int v = 0; v < 4; ++v) {
-        const int passed = __builtin_popcount(static_cast<unsigned>(reach[v]));
-        const auto present = static_cast<__mmask16>((1U << static_cast<unsigned>(passed)) - 1U);
-        // Compressed in a register: the compressing store to memory is microcoded on some processors, and slow on all.
-        const __m512i key = _mm512_add_epi32(lane, _mm512_set1_epi32(kept.base + 16 * v));
-        _mm512_mask_storeu_epi32(kept.to.key + found, present, _mm512_maskz_compress_epi32(reach[v], key));
-        _mm512_mask_storeu_ps(kept.to.upper + found, present, _mm512_maskz_compress_ps(reach[v], upper[v]));
-        if constexpr (with_lower) {
-          const __m512 lower = Scaled<Lanes>(form, _mm512_loadu_ps(scales + 16 * v), least[v]).down();
-          _mm512_mask_storeu_ps(kept.to.lower + found, present, _mm512_maskz_compress_ps(reach[v], lower));
-        }
-        found += passed;
+        const PassedLanes passed(reach[v]);
+        passed.store(kept.to.key + found, lane_numbers(kept.base + 16 * v));
+        passed.store(kept.to.upper + found, upper[v]);
+        if constexpr (with_lower)
+          passed.store(kept.to.lower + found, Scaled<Lanes>(form, _mm512_loadu_ps(scales + 16 * v), least[v]).down());
+        found += passed.count;
       }
     }
     kept.count = found;
@@ -429,19 +420,17 @@ struct AmxKernels {
 template <class Tiles>
 constexpr Kernels amx_table() {
   using Table = AmxKernels<Tiles>;
-  return {Isa::amx, Table::keys, bf16_arithmetic, Table::panel_bytes, Table::form_bytes, Table::make_panel,
-          pack_panel<PairPacker<TileSink>>, Table::make_form, Table::upper, Table::bounds, Table::screen, Table::dots,
-          avx512::model_bytes, avx512::model_row, avx512::model_scores, count_not_below_512, positions_between_512,
-          values_between_512, keep_not_below_512, kRowLoops512,
-          // Products are so cheap here that all else counts. Certified rows took 0.91 to 1.12 and 1.2 dense ones where
-          // screens took 0.44 and 0.50 of the products and 5.7 to 6.5 and 6.9 % of the keys survived
-          // (bench/results/amx-emerald-rapids-*.md).
-          // Measured there, H = 32: a gathered key 25-30 ns, its products 6 ns beside other rows' and 9 ns where each
-          // panel configures the tiles. On five 64K-key traces (K = 2048) the union of 2, 4, 8, 16 rows is 1.3, 1.6,
-          // 2.0, 2.5 times a row's keys: a row's share of packing and products together is least for 8 rows.
-          Costs{.refine = 3, .key = 0.38, .together = {.rows = 8, .pack = 27, .products = 6, .alone = 9, .lane = 3}},
-          // Packing a key takes as long as three dense rows of it.
-          32};
+  Kernels kernels = table_512<Table, PairPacker<TileSink>>(Isa::amx, bf16_arithmetic, Table::screen);
+  // Products are so cheap here that all else counts. Certified rows took 0.91 to 1.12 and 1.2 dense ones where
+  // screens took 0.44 and 0.50 of the products and 5.7 to 6.5 and 6.9 % of the keys survived
+  // (bench/results/amx-emerald-rapids-*.md).
+  // Measured there, H = 32: a gathered key 25-30 ns, its products 6 ns beside other rows' and 9 ns where each
+  // panel configures the tiles. On five 64K-key traces (K = 2048) the union of 2, 4, 8, 16 rows is 1.3, 1.6,
+  // 2.0, 2.5 times a row's keys: a row's share of packing and products together is least for 8 rows.
+  kernels.costs = {.refine = 3, .key = 0.38, .together = {.rows = 8, .pack = 27, .products = 6, .alone = 9, .lane = 3}};
+  // Packing a key takes as long as three dense rows of it.
+  kernels.tile_rows = 32;
+  return kernels;
 }
 
 }  // namespace

@@ -2,10 +2,8 @@
 #include "cpu/kernels.hpp"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
-#include "cpu/model_scores.hpp"
 #include "cpu/pack_avx512.hpp"
-#include "cpu/row_loops_avx512.hpp"
-#include "cpu/threshold_avx512.hpp"
+#include "cpu/table_avx512.hpp"
 
 namespace dosa::cpu {
 namespace {
@@ -83,26 +81,7 @@ Arithmetic arithmetic(int head_dim) { return {head_dim * 0x1p-24 * (1 + 0x1p-15)
 
 using Table = PanelKernels<Lanes512>;
 
-constexpr Kernels kKernels{Isa::avx512,
-                           Table::keys,
-                           arithmetic,
-                           Table::panel_bytes,
-                           Table::form_bytes,
-                           Table::make_panel,
-                           pack_panel<F32Packer>,
-                           Table::make_form,
-                           Table::upper,
-                           Table::bounds,
-                           Table::screen<keep_not_below_512>,
-                           Table::dots,
-                           avx512::model_bytes,
-                           avx512::model_row,
-                           avx512::model_scores,
-                           count_not_below_512,
-                           positions_between_512,
-                           values_between_512,
-                           keep_not_below_512,
-                           kRowLoops512};
+constexpr Kernels kKernels = table_512<Table, F32Packer>(Isa::avx512, arithmetic, Table::screen<keep_not_below_512>);
 
 }  // namespace
 

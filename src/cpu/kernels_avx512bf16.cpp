@@ -4,10 +4,8 @@
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && \
     defined(__AVX512BF16__)
 #include "cpu/bf16_avx512.hpp"
-#include "cpu/model_scores.hpp"
 #include "cpu/pack_bf16_avx512.hpp"
-#include "cpu/row_loops_avx512.hpp"
-#include "cpu/threshold_avx512.hpp"
+#include "cpu/table_avx512.hpp"
 
 namespace dosa::cpu {
 namespace {
@@ -36,26 +34,8 @@ struct PairSink {
 
 using Table = PanelKernels<LanesBf16>;
 
-constexpr Kernels kKernels{Isa::avx512bf16,
-                           Table::keys,
-                           bf16_arithmetic,
-                           Table::panel_bytes,
-                           Table::form_bytes,
-                           Table::make_panel,
-                           pack_panel<PairPacker<PairSink>>,
-                           Table::make_form,
-                           Table::upper,
-                           Table::bounds,
-                           Table::screen<keep_not_below_512>,
-                           Table::dots,
-                           avx512::model_bytes,
-                           avx512::model_row,
-                           avx512::model_scores,
-                           count_not_below_512,
-                           positions_between_512,
-                           values_between_512,
-                           keep_not_below_512,
-                           kRowLoops512};
+constexpr Kernels kKernels =
+    table_512<Table, PairPacker<PairSink>>(Isa::avx512bf16, bf16_arithmetic, Table::screen<keep_not_below_512>);
 
 }  // namespace
 

@@ -9,6 +9,29 @@
 namespace dosa::cpu {
 namespace {  // NOLINT(cert-dcl59-cpp,google-build-namespaces): one copy a file, see panel_kernels.hpp
 
+/// base, base + 1, ... base + 15.
+inline __m512i lane_numbers(std::int32_t base) {
+  return _mm512_add_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                          _mm512_set1_epi32(base));
+}
+
+/// The lanes of a mask, side by side and no others: compressed in a register and stored under a mask, for the
+/// compressing store to memory is microcoded on Zen 4 and 5, and slow everywhere.
+struct PassedLanes {
+  __mmask16 mask, present;
+  int count;
+
+  explicit PassedLanes(__mmask16 passed)
+      : mask(passed), present(0), count(__builtin_popcount(static_cast<unsigned>(passed))) {
+    present = static_cast<__mmask16>((1U << static_cast<unsigned>(count)) - 1U);
+  }
+
+  void store(float* to, __m512 x) const { _mm512_mask_storeu_ps(to, present, _mm512_maskz_compress_ps(mask, x)); }
+  void store(std::int32_t* to, __m512i x) const {
+    _mm512_mask_storeu_epi32(to, present, _mm512_maskz_compress_epi32(mask, x));
+  }
+};
+
 inline __mmask16 not_below(const float* values, std::int64_t left, __m512 threshold) {
   const __mmask16 present =
       left >= 16 ? __mmask16{0xffff} : static_cast<__mmask16>((1U << static_cast<unsigned>(left)) - 1U);
@@ -63,7 +86,7 @@ inline std::int64_t values_between_512(const float* values, std::int64_t count, 
 inline std::int64_t positions_between_512(const float* values, std::int64_t count, float low, float high,
                                           std::int32_t* out) {
   const __m512 l = _mm512_set1_ps(low), h = _mm512_set1_ps(high);
-  __m512i position = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  __m512i position = lane_numbers(0);
   std::int64_t found = 0;
   for (std::int64_t i = 0; i < count; i += 16) {
     const __mmask16 from_low = not_below(values + i, count - i, l);
@@ -76,29 +99,22 @@ inline std::int64_t positions_between_512(const float* values, std::int64_t coun
   return found;
 }
 
-/// Stores the lanes that pass and no others, by a masked store of the compressed register (see above).
 inline std::int64_t keep_not_below_512(const Candidates& from, std::int64_t count, float floor, std::int32_t base,
                                        const Candidates& to) {
   const __m512 t = _mm512_set1_ps(floor);
-  const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   std::int64_t found = 0;
   for (std::int64_t i = 0; i < count; i += 16) {
     const __mmask16 mask = not_below(from.upper + i, count - i, t);
     if (mask == 0) continue;
-    const int passed = __builtin_popcount(static_cast<unsigned>(mask));
-    const __mmask16 present = static_cast<__mmask16>((1U << static_cast<unsigned>(passed)) - 1U);
+    const PassedLanes passed(mask);
     // All loads before the first store: `to` may be `from`.
-    const __m512i key = from.key == nullptr
-                            ? _mm512_add_epi32(lane, _mm512_set1_epi32(base + static_cast<std::int32_t>(i)))
-                            : _mm512_maskz_loadu_epi32(mask, from.key + i);
+    const __m512i key = from.key == nullptr ? lane_numbers(base + static_cast<std::int32_t>(i))
+                                            : _mm512_maskz_loadu_epi32(mask, from.key + i);
     const __m512 upper = _mm512_maskz_loadu_ps(mask, from.upper + i);
-    if (from.lower != nullptr) {
-      const __m512 lower = _mm512_maskz_loadu_ps(mask, from.lower + i);
-      _mm512_mask_storeu_ps(to.lower + found, present, _mm512_maskz_compress_ps(mask, lower));
-    }
-    _mm512_mask_storeu_epi32(to.key + found, present, _mm512_maskz_compress_epi32(mask, key));
-    _mm512_mask_storeu_ps(to.upper + found, present, _mm512_maskz_compress_ps(mask, upper));
-    found += passed;
+    if (from.lower != nullptr) passed.store(to.lower + found, _mm512_maskz_loadu_ps(mask, from.lower + i));
+    passed.store(to.key + found, key);
+    passed.store(to.upper + found, upper);
+    found += passed.count;
   }
   return found;
 }
