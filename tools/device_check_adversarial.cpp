@@ -21,9 +21,9 @@ void check_adversarial(Tally& tally) {
       {"nan_some", {.rows = 2, .keys = 900, .heads = 4, .head_dim = 32, .top_k = 100}},
   };
   const std::pair<const char*, cuda::Tuning> variants[] = {
-      {"whole rows", {.chunks = 1, .few = 0}},
-      {"3 pieces", {.chunks = 3, .few = 0}},
-      {"plain loader", {.chunks = 2, .plain_loader = true, .few = 0}},
+      {"whole rows", {.chunks = 1}},
+      {"3 pieces", {.chunks = 3}},
+      {"plain loader", {.chunks = 2, .plain_loader = true}},
       {"few", {.few = 1}},
   };
   for (const Input& input : inputs) {

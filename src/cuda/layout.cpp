@@ -57,7 +57,7 @@ Layout layout_of(const Shape& shape, const Options& options, int multiprocessors
   layout.counters = take(1, sizeof(DeviceCounters));
   // Behind the counters, so that one memset zeroes both.
   // Two launches read the keys twice: at 1M keys the four kernels for many rows are then the quicker ones.
-  if (forced.few != 0)
+  if (forced.few == 1 || (forced.few < 0 && forced.chunks == 0))
     layout.few = few_layout(shape, options, forced.grid > 0 ? forced.grid : multiprocessors,
                             forced.few == 1 ? kFewPasses : 1, bytes);
   layout.buffers =

@@ -20,7 +20,7 @@ struct Tuning {
   int rows_together = 0;      ///< which kernel
   int grid = 0;               ///< blocks in flight
   bool plain_loader = false;  ///< ordinary copies even where TMA could
-  int few = -1;               ///< one launch for few rows: 1 wherever it can, 0 never; -1: where one pass will do
+  int few = -1;               ///< one launch for few rows: 1 wherever it can, 0 never; -1: one pass will do, no chunks
 };
 Tuning& tuning() noexcept;  ///< of this thread; read by plan and run alike
 
