@@ -4,9 +4,11 @@
 // Panel: 64 keys as [D/32][4 blocks of 16 keys][16 pairs of dimensions][16 keys][2] bf16: one tile of the second
 // operand is 1 KiB in a row. Which dimensions are a pair is packing's choice (pack_bf16_avx512.hpp): the order is free
 // as long as rows use the same. Form: coefficients, then for each block of R <= 16 rows [D/32][R][16 pairs][2] bf16. An
-// aggregate row is rounded to bf16.
+// aggregate row is rounded to bf16. Behind the rows, where none is an aggregate: the heads once more, for keys that are
+// gathered (amx_gather.hpp).
 #pragma once
 
+#include "cpu/amx_gather.hpp"
 #include "cpu/bf16_avx512.hpp"
 #include "cpu/intrinsics.hpp"
 #include "cpu/lanes_avx512.hpp"
@@ -65,7 +67,13 @@ struct AmxKernels {
   }
   static std::size_t form_bytes(int rows, int head_dim) {
     const Blocks most = Blocks::of(rows);
-    return coefficient_bytes(rows) + 2 * static_cast<std::size_t>((most.stored + most.count) * head_dim);
+    return coefficient_bytes(rows) + 2 * static_cast<std::size_t>((most.stored + most.count) * head_dim) +
+           GatherHeads::bytes(rows, head_dim);
+  }
+  /// Where the heads of a form without aggregate rows are for keys that are gathered.
+  static std::size_t gather_heads_at(const Form& form) {
+    const Blocks blocks = Blocks::of(form);
+    return coefficient_bytes(form.relu_rows) + 2 * static_cast<std::size_t>(blocks.count * blocks.rows * form.head_dim);
   }
 
   static Form make_form(const FormSpec& spec, ScoreModel model, std::byte* memory) {
@@ -74,13 +82,17 @@ struct AmxKernels {
     auto* coefficients = reinterpret_cast<float*>(memory);
     for (int j = 0; j < spec.relu_rows; ++j) coefficients[j] = spec.coef[j];
     std::byte* out = memory + coefficient_bytes(spec.relu_rows);
+    const auto row_at = [&](int j, int chunk) {
+      const int block = j / blocks.rows, rows_before = block * spec.head_dim / 32 + chunk;
+      return out + 64 * (rows_before * blocks.rows + j % blocks.rows);
+    };
     for (int j = 0; j < blocks.count * blocks.rows; ++j) {
-      std::byte* block = out + j / blocks.rows * blocks.rows * spec.head_dim * 2 + j % blocks.rows * 64;
       const float* row = j < blocks.stored ? spec.rows + j * spec.head_dim : nullptr;
       for (int d = 0; d < spec.head_dim; d += 32) {
-        _mm512_storeu_si512(block + d * blocks.rows * 2, row == nullptr ? _mm512_setzero_si512() : row_pairs(row + d));
+        _mm512_storeu_si512(row_at(j, d / 32), row == nullptr ? _mm512_setzero_si512() : row_pairs(row + d));
       }
     }
+    if (spec.aggregate_rows == 0) GatherHeads::make(spec, memory + gather_heads_at(form), row_at);
     return form;
   }
 
@@ -399,6 +411,16 @@ struct AmxKernels {
   }
   // NOLINTEND(readability-non-const-parameter)
 
+  static void gathered_bounds(const Form& form, const KeySource& source, const std::int32_t* index, std::int64_t count,
+                              float* lower, float* upper) {
+    const std::byte* const heads = form.data + gather_heads_at(form);
+    if (form.feature_count > kModel) {
+      AmxGather<Tiles, true>(form, heads, source).bounds(index, count, lower, upper);
+    } else {
+      AmxGather<Tiles, false>(form, heads, source).bounds(index, count, lower, upper);
+    }
+  }
+
   static void dots(const Form& form, int wanted, const Panel& panel, float* dots) {
     const Blocks blocks = Blocks::of(form);
     if (blocks.count == 0) return;
@@ -428,6 +450,7 @@ constexpr Kernels amx_table() {
   // panel configures the tiles. On five 64K-key traces (K = 2048) the union of 2, 4, 8, 16 rows is 1.3, 1.6,
   // 2.0, 2.5 times a row's keys: a row's share of packing and products together is least for 8 rows.
   kernels.costs = {.refine = 3, .key = 0.38, .together = {.rows = 8, .pack = 27, .products = 6, .alone = 9, .lane = 3}};
+  kernels.gathered_bounds = Table::gathered_bounds;
   // Packing a key takes as long as three dense rows of it.
   kernels.tile_rows = 32;
   return kernels;

@@ -202,6 +202,10 @@ struct Kernels {
   /// Rows that share one packing of the keys (in F32 about a third of one certified row's work: 16 rows leave 2
   /// percent).
   int tile_rows = 16;
+  /// bounds() of keys index[0..count), as if packed without a mean, into lower[0..count) and upper[0..count) and
+  /// nothing more. Null where packing panels is as fast.
+  void (*gathered_bounds)(const Form& form, const KeySource& keys, const std::int32_t* index, std::int64_t count,
+                          float* lower, float* upper) = nullptr;
 };
 
 /// nullptr where the build lacks it. Availability on this machine is dispatch.hpp's business.

@@ -119,6 +119,8 @@ float predict_threshold(const TileContext& tile, ThreadMemory& thread, RowWork& 
   std::int32_t* const more_keys = work.memory.list;
   random_keys(work.row.free, more, kMoreKeysHash, more_keys);
   refine(tile, thread, work, more_keys, more, work.memory.lower, work.memory.upper);
+  // Gathered keys' sums have another order, too (and bounds keep some distance from them).
+  for (std::int64_t j = 0; j < more; ++j) work.memory.lower[j] -= std::fabs(work.memory.lower[j]) * 0x1p-22F;
 
   // Two strata: seeds, each standing for a few of them, and random keys that are no seeds, each for many others.
   const std::span<const std::int32_t> seeds = visible_seeds(tile, work);
@@ -148,6 +150,9 @@ float predict_threshold(const TileContext& tile, ThreadMemory& thread, RowWork& 
 void refine(const TileContext& tile, ThreadMemory& thread, RowWork& work, const std::int32_t* keys, std::int64_t count,
             float* lower, float* upper) {
   const Kernels& kernels = *tile.layout->kernels;
+  work.report.dot_products += static_cast<double>(count) * tile.layout->heads;
+  if (kernels.gathered_bounds != nullptr)
+    return kernels.gathered_bounds(work.dense, tile.keys, keys, count, lower, upper);
   float* const panel_lower = thread.block_scores;
   float* const panel_upper = panel_lower + 64;
   Panel& panel = thread.panel;
@@ -161,7 +166,6 @@ void refine(const TileContext& tile, ThreadMemory& thread, RowWork& work, const 
     std::memcpy(lower + first, panel_lower, static_cast<std::size_t>(block) * sizeof(float));
     std::memcpy(upper + first, panel_upper, static_cast<std::size_t>(block) * sizeof(float));
   }
-  work.report.dot_products += static_cast<double>(count) * tile.layout->heads;
 }
 
 }  // namespace dosa::cpu

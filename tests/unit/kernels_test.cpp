@@ -64,6 +64,50 @@ struct Keys {
   }
 };
 
+/// Keys in pages of 2^shift tokens, in reverse order, with a gap behind each.
+struct Pages {
+  std::int64_t page_size, count, stride;
+  int head_dim;
+  std::vector<std::uint32_t> cache;
+  std::vector<std::int32_t> table;
+  mutable std::vector<std::int32_t> broken_table{};
+  Pages(Keys& keys, int shift, std::int64_t gap)
+      : page_size(std::int64_t{1} << shift),
+        count((keys.count + page_size - 1) / page_size),
+        stride(page_size * (keys.head_dim + 4) + gap),
+        head_dim(keys.head_dim),
+        cache(static_cast<std::size_t>(count * stride / 4)),
+        table(static_cast<std::size_t>(count)) {
+    auto* const base = reinterpret_cast<std::uint8_t*>(cache.data());
+    for (std::int64_t p = 0; p < count; ++p)
+      table[static_cast<std::size_t>(p)] = static_cast<std::int32_t>(count - 1 - p);
+    for (std::int64_t i = 0; i < keys.count; ++i) {
+      std::uint8_t* page = base + table[static_cast<std::size_t>(i / page_size)] * stride;
+      std::memcpy(page + i % page_size * head_dim, keys.key(i), static_cast<std::size_t>(head_dim));
+      std::memcpy(page + page_size * head_dim + i % page_size * 4, &keys.scales[static_cast<std::size_t>(i)], 4);
+    }
+  }
+  [[nodiscard]] KeySource source() const { return over(table); }
+  /// The page is before the cache's first or behind its last.
+  [[nodiscard]] KeySource source_without(std::int64_t page, bool before) const {
+    broken_table = table;
+    broken_table[static_cast<std::size_t>(page)] = before ? -1 : static_cast<std::int32_t>(count);
+    return over(broken_table);
+  }
+
+ private:
+  [[nodiscard]] KeySource over(const std::vector<std::int32_t>& pages) const {
+    PagedKeys paged;
+    paged.cache = reinterpret_cast<const std::uint8_t*>(cache.data());
+    paged.pages = count;
+    paged.page_stride = stride;
+    paged.page_size = static_cast<std::int32_t>(page_size);
+    paged.head_dim = head_dim;
+    paged.block_table = TensorView<const std::int32_t, 2>::contiguous(pages.data(), {1, count});
+    return KeySource(paged, 0);
+  }
+};
+
 struct Packed {
   Buffer memory;
   Panel panel;
@@ -759,40 +803,19 @@ TEST_P(KernelsTest, EveryWayToAddressKeysPacksTheSamePanel) {
       strided.scales = plain.scales;
       EXPECT_EQ(panel_bits(Packed(kernels, strided.source(), list, index[0], count, spec)), want);
 
-      // Pages of 2^0 .. 2^8 tokens in reverse order, with a gap behind each.
-      const int shift = static_cast<int>(random() % 9);
-      const std::int64_t page_size = std::int64_t{1} << shift;
-      const std::int64_t pages = (kCount + page_size - 1) / page_size;
-      const std::int64_t stride = page_size * (d + 4) + 4 * static_cast<std::int64_t>(random() % 9);
-      std::vector<std::uint32_t> cache(static_cast<std::size_t>(pages * stride / 4));
-      auto* base = reinterpret_cast<std::uint8_t*>(cache.data());
-      std::vector<std::int32_t> table(static_cast<std::size_t>(pages));
-      for (std::int64_t p = 0; p < pages; ++p)
-        table[static_cast<std::size_t>(p)] = static_cast<std::int32_t>(pages - 1 - p);
-      for (std::int64_t i = 0; i < kCount; ++i) {
-        std::uint8_t* page = base + table[static_cast<std::size_t>(i / page_size)] * stride;
-        std::memcpy(page + i % page_size * d, plain.key(i), static_cast<std::size_t>(d));
-        std::memcpy(page + page_size * d + i % page_size * 4, &plain.scales[static_cast<std::size_t>(i)], 4);
-      }
-      PagedKeys paged;
-      paged.cache = base;
-      paged.pages = pages;
-      paged.page_stride = stride;
-      paged.page_size = static_cast<std::int32_t>(page_size);
-      paged.head_dim = d;
-      paged.block_table = TensorView<const std::int32_t, 2>::contiguous(table.data(), {1, pages});
-      EXPECT_EQ(panel_bits(Packed(kernels, KeySource(paged, 0), list, index[0], count, spec)), want);
+      const Pages pages(plain, static_cast<int>(random() % 9), 4 * static_cast<std::int64_t>(random() % 9));
+      EXPECT_EQ(panel_bits(Packed(kernels, pages.source(), list, index[0], count, spec)), want);
 
       // A page outside the cache: its keys are unbounded, the others as before.
-      const std::int64_t broken = index[0] / page_size;
-      table[static_cast<std::size_t>(broken)] = repeat % 4 < 2 ? -1 : static_cast<std::int32_t>(pages);
-      const Packed partly(kernels, KeySource(paged, 0), list, index[0], count, spec);
+      const std::int64_t broken = index[0] / pages.page_size;
+      const KeySource without = pages.source_without(broken, repeat % 4 < 2);
+      const Packed partly(kernels, without, list, index[0], count, spec);
       Rows rows(1, 0, d);
       const Made made(kernels, rows.spec(), ScoreModel::sm90);
       std::vector<float> upper(static_cast<std::size_t>(kernels.panel_keys));
       kernels.upper(made.form, partly.panel, upper.data());
       for (int i = 0; i < count; ++i) {
-        const bool missing = index[static_cast<std::size_t>(i)] / page_size == broken;
+        const bool missing = index[static_cast<std::size_t>(i)] / pages.page_size == broken;
         EXPECT_EQ(std::isnan(partly.panel.scale[i]), missing);
         EXPECT_EQ(upper[static_cast<std::size_t>(i)], missing ? kInfinity : 0x1p-145F);
       }
@@ -948,6 +971,371 @@ TEST_P(KernelsTest, AScreenKeepsWhatItsBoundsKeep) {
     ASSERT_EQ(std::memcmp(kept_lower.data(), wanted_lower.data(), kept_lower.size() * sizeof(float)), 0) << round;
     ASSERT_EQ(std::memcmp(kept_upper.data(), wanted_upper.data(), kept_upper.size() * sizeof(float)), 0) << round;
   }
+}
+
+// Bounds of keys that lie here and there, where an instruction set has a kernel of its own for them.
+
+class GatheredTest : public testing::TestWithParam<const Kernels*> {
+ protected:
+  const Kernels& kernels = *GetParam();
+
+  struct Bounds {
+    std::vector<float> lower, upper;
+  };
+  /// Writes what it must and no more.
+  [[nodiscard]] Bounds bounds(const Form& form, const KeySource& keys, const std::vector<std::int32_t>& index) const {
+    Buffer lower(sizeof(float) * index.size()), upper(lower.size);
+    auto* const l = reinterpret_cast<float*>(lower.data);
+    auto* const u = reinterpret_cast<float*>(upper.data);
+    kernels.gathered_bounds(form, keys, index.data(), static_cast<std::int64_t>(index.size()), l, u);
+    EXPECT_TRUE(lower.intact() && upper.intact());
+    return {{l, l + index.size()}, {u, u + index.size()}};
+  }
+};
+
+std::vector<const Kernels*> gathering_tables() {
+  std::vector<const Kernels*> found;
+  for (const Kernels* table : tables()) {
+    if (table->gathered_bounds != nullptr) found.push_back(table);
+  }
+  return found;
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GatheredTest);
+INSTANTIATE_TEST_SUITE_P(Isa, GatheredTest, testing::ValuesIn(gathering_tables()), [](const auto& instance) {
+  return std::string(name(instance.param->isa)) + (instance.param == amx_emulated_kernels() ? "_emulated" : "");
+});
+
+constexpr int kGatheredHeads[] = {1, 7, 16, 17, 32, 33, 64, 128};
+constexpr std::size_t kGatheredCounts[] = {1, 15, 16, 17, 31, 32, 33, 100};
+
+std::vector<std::int32_t> random_index(Random& random, std::size_t count, std::int64_t keys) {
+  std::vector<std::int32_t> index(count);
+  for (std::int32_t& i : index) i = static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(keys));
+  return index;
+}
+
+TEST_P(GatheredTest, SmallIntegersAreTheFormulaBitForBitInEveryShape) {
+  Random random(31);
+  int shape = 0;
+  for (int d = 32; d <= 256; d += 32) {
+    for (const int heads : kGatheredHeads) {
+      for (const std::size_t count : kGatheredCounts) {
+        if (++shape % 3 != 0 && d != 128 && d != 96) continue;
+        Keys keys(150, d, static_cast<std::int64_t>(random() % 70), static_cast<std::int64_t>(random() % 64));
+        fill(keys, random, true);
+        Rows rows(heads, 0, d);
+        fill(rows, random, true);
+        FormSpec spec = rows.spec();
+        spec.constant = 2.0F;
+        const Made made(kernels, spec, shape % 2 == 0 ? ScoreModel::f64 : ScoreModel::sm90);
+        const std::vector<std::int32_t> index = random_index(random, count, keys.count);
+        const Bounds got = bounds(made.form, keys.source(), index);
+        for (std::size_t i = 0; i < count; ++i) {
+          const Exact exact = exact_sum(rows, keys.key(index[i]), 0.0F);
+          const float scale = keys.scales[static_cast<std::size_t>(index[i])];
+          ASSERT_EQ(got.upper[i], up(scale * static_cast<float>(exact.s + 2))) << d << ' ' << heads << ' ' << i;
+          ASSERT_EQ(got.lower[i], down(scale * static_cast<float>(exact.s - 2))) << d << ' ' << heads << ' ' << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(GatheredTest, BoundsHoldWithTheStatedErrorsAlone) {
+  Random random(32);
+  for (int repeat = 0; repeat < 200; ++repeat) {
+    const int d = 32 * (1 + repeat % 8), heads = kGatheredHeads[random() % 8];
+    Keys keys(40, d);
+    fill(keys, random, false);
+    Rows rows(heads, 0, d);
+    fill(rows, random, false);
+    FormSpec spec = rows.spec();
+    const Arithmetic arithmetic = kernels.arithmetic(d);
+    double allow = 0;
+    for (int j = 0; j < heads; ++j) {
+      allow += (arithmetic.dot_error + (heads + 4) * arithmetic.epilogue_error) *
+               std::fabs(static_cast<double>(rows.coef[static_cast<std::size_t>(j)])) * norm_of(rows.row(j), d);
+    }
+    spec.allow[kNorm] = static_cast<float>(allow * 1.000001);
+    const Made made(kernels, spec, repeat % 2 == 0 ? ScoreModel::f64 : ScoreModel::sm90);
+    const std::vector<std::int32_t> index = random_index(random, 40, keys.count);
+    const Bounds got = bounds(made.form, keys.source(), index);
+    for (std::size_t i = 0; i < index.size(); ++i) {
+      const double exact = static_cast<double>(keys.scales[static_cast<std::size_t>(index[i])]) *
+                           exact_sum(rows, keys.key(index[i]), 0.0F).s;
+      ASSERT_GE(static_cast<double>(got.upper[i]), exact);
+      ASSERT_LE(static_cast<double>(got.lower[i]), exact);
+    }
+  }
+}
+
+/// Every code at every dimension, read back by a head that is one there and another, subtracted, that is minus one.
+/// Zeros and subnormal codes may have a path of their own: there are all of them, or only the largest, or none.
+TEST_P(GatheredTest, EveryDimensionHoldsEveryCodeExactly) {
+  for (const int d : {32, 64, 96}) {
+    for (const int least : {0, 7, 8}) {
+      Keys keys(256, d);
+      std::fill(keys.scales.begin(), keys.scales.end(), 1.0F);
+      std::vector<std::int32_t> index;
+      for (std::int32_t k = 0; k < 256; ++k) {
+        index.push_back(k);
+        for (int j = 0; j < d; ++j) {
+          auto code = static_cast<std::uint8_t>(k + j * 37);
+          if (e4m3_is_nan(code)) code ^= 0x40;
+          if ((code & 0x7f) < least) code |= 0x20;
+          keys.key(k)[j] = code;
+        }
+      }
+      for (int j = 0; j < d; ++j) {
+        Rows rows(2, 0, d);
+        rows.row(0)[j] = 1.0F;
+        rows.row(1)[j] = -1.0F;
+        rows.coef = {1.0F, -1.0F};
+        const Made made(kernels, rows.spec(), ScoreModel::f64);
+        const Bounds got = bounds(made.form, keys.source(), index);
+        for (std::size_t k = 0; k < index.size(); ++k) {
+          const auto want = static_cast<float>(value(keys.key(index[k])[j]));
+          ASSERT_EQ(got.upper[k], up(want)) << "D " << d << " dimension " << j << " key " << k;
+          ASSERT_EQ(got.lower[k], down(want)) << "D " << d << " dimension " << j << " key " << k;
+        }
+      }
+    }
+  }
+}
+
+/// A form of nothing but one feature less what it must not be below: the sign of the bound tells.
+TEST_P(GatheredTest, FeaturesAreUpperBoundsAndTight) {
+  Random random(33);
+  for (const bool narrow : {false, true}) {
+    for (const ScoreModel model : {ScoreModel::f64, ScoreModel::sm90}) {
+      for (int d = 32; d <= 256; d += 32) {
+        Keys keys(33, d);
+        fill(keys, random, narrow);
+        std::fill(keys.scales.begin(), keys.scales.end(), 1.0F);
+        for (std::int64_t k = 0; k < keys.count; ++k) {  // zeros, subnormals, the extremes of a pair
+          if (k % 7 == 1) std::fill_n(keys.key(k), 32, static_cast<std::uint8_t>(k % 2 == 0 ? 0x80 : 0));
+          if (k % 7 == 2) std::fill_n(keys.key(k) + d - 32, 32, static_cast<std::uint8_t>(0x80 + k % 8));
+          if (k % 7 == 3) {
+            for (int i = 0; i < d; ++i) keys.key(k)[i] = i % 4 < k % 4 ? 0x7e : 0x08;
+          }
+          if (k % 7 == 4) std::fill_n(keys.key(k), d, std::uint8_t{0x7e});
+        }
+        Rows rows(1, 0, d);
+        for (int f = 0; f < feature_count(model, d); ++f) {
+          for (std::int32_t k = 0; k < keys.count; ++k) {
+            double square = 0, exact = 0;
+            for (int i = 0; i < (f < kModel ? d : (f - kModel) / 2 * 32); ++i)
+              square += value(keys.key(k)[i]) * value(keys.key(k)[i]);
+            exact = std::sqrt(square);
+            const bool is_power = f >= kModel && (f - kModel) % 2 == 0;
+            if (is_power) {
+              double largest = 0;
+              for (int i = 0; i < 32; ++i)
+                largest = std::max(largest, std::fabs(value(keys.key(k)[(f - kModel) * 16 + i])));
+              exact = largest == 0 ? 0 : std::max(0x1p-6, std::ldexp(1.0, std::ilogb(largest)));
+            }
+            auto least = static_cast<float>(exact);
+            if (static_cast<double>(least) * static_cast<double>(least) < square && !is_power)
+              least = std::nextafter(least, kInfinity);
+            FormSpec spec = rows.spec();
+            spec.constant = -least;
+            spec.allow[f] = 1.0F;
+            const Made made(kernels, spec, model);
+            std::vector<std::int32_t> index(static_cast<std::size_t>(k % 5), (k + 1) % 33);
+            index.push_back(k);
+            const float above = bounds(made.form, keys.source(), index).upper.back();
+            ASSERT_GT(above, 0.0F) << "D " << d << " feature " << f << " key " << k;
+            if (is_power) {
+              ASSERT_EQ(above, 0x1p-145F);
+            } else {
+              ASSERT_LE(above, least * 0.008F + 0x1p-145F) << "D " << d << " feature " << f << " key " << k;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(GatheredTest, AllowancesAreThoseOfAPanel) {
+  Random random(34);
+  for (const ScoreModel model : {ScoreModel::f64, ScoreModel::sm90}) {
+    for (int d = 32; d <= 256; d += 32) {
+      Keys keys(kernels.panel_keys, d);
+      fill(keys, random, false);
+      Rows rows(5, 0, d);
+      fill(rows, random, true);
+      FormSpec spec = rows.spec();
+      spec.constant = 3.0F;
+      for (int f = 0; f < feature_count(model, d); ++f) spec.allow[f] = static_cast<float>(random() % 100) * 0.01F;
+      spec.has_alternative = random() % 2 == 0;
+      spec.alt_norm = 0.5F;
+      spec.alt_mean = 400.0F;
+      spec.alt_centred = 0.25F;
+      const Made made(kernels, spec, model);
+      const Packed packed(kernels, keys.source(), nullptr, 0, kernels.panel_keys, {model, nullptr});
+      std::vector<float> upper(static_cast<std::size_t>(kernels.panel_keys)), lower(upper.size());
+      kernels.bounds(made.form, packed.panel, lower.data(), upper.data());
+      std::vector<std::int32_t> index(upper.size());
+      for (std::size_t i = 0; i < index.size(); ++i) index[i] = static_cast<std::int32_t>(index.size() - 1 - i);
+      const Bounds got = bounds(made.form, keys.source(), index);
+      for (std::size_t i = 0; i < index.size(); ++i) {
+        const auto k = static_cast<std::size_t>(index[i]);
+        const double a = static_cast<double>(upper[k]) - static_cast<double>(lower[k]);
+        ASSERT_NEAR(static_cast<double>(got.upper[i]), static_cast<double>(upper[k]), a * 0.005);
+        ASSERT_NEAR(static_cast<double>(got.lower[i]), static_cast<double>(lower[k]), a * 0.005);
+      }
+    }
+  }
+}
+
+TEST_P(GatheredTest, KeysThatNoBoundMaySpeakOfAreUnbounded) {
+  Random random(35);
+  for (int repeat = 0; repeat < 600; ++repeat) {
+    const int d = 32 * (1 + repeat / 2 % 8);
+    Keys keys(50, d);
+    fill(keys, random, repeat % 2 == 0);
+    std::fill(keys.scales.begin(), keys.scales.end(), 1.0F);
+    if (repeat % 3 != 0) {  // no zeros and no subnormals, which may open the path that finds a NaN code
+      for (std::uint8_t& code : keys.storage) code |= (code & 0x78) == 0 ? 0x20 : 0;
+    }
+    const auto poisoned = static_cast<std::size_t>(random() % 50);
+    const auto at = static_cast<std::int64_t>(poisoned);
+    float scale_limit = std::numeric_limits<float>::max();
+    const float bad_scales[] = {kNan, kInfinity, -kInfinity, -0x1p-149F, -1.0F};
+    switch (random() % 4) {
+      case 0:
+        keys.scales[poisoned] = bad_scales[random() % 5];
+        break;
+      case 1:
+        scale_limit = 64.0F;
+        keys.scales[poisoned] = std::nextafter(64.0F, 65.0F);
+        keys.scales[(poisoned + 1) % keys.scales.size()] = 64.0F;
+        break;
+      default:
+        keys.key(at)[random() % static_cast<unsigned>(d)] = random() % 2 == 0 ? 0x7f : 0xff;
+    }
+    Rows rows(3, 0, d);
+    fill(rows, random, true);
+    FormSpec spec = rows.spec();
+    spec.scale_limit = scale_limit;
+    const Made made(kernels, spec, repeat % 4 < 2 ? ScoreModel::f64 : ScoreModel::sm90);
+    std::vector<std::int32_t> index = random_index(random, 100, keys.count);
+    index[random() % 100] = static_cast<std::int32_t>(poisoned);
+    const Bounds got = bounds(made.form, keys.source(), index);
+    for (std::size_t i = 0; i < index.size(); ++i) {
+      if (index[i] == static_cast<std::int32_t>(poisoned)) {
+        ASSERT_EQ(got.upper[i], kInfinity);
+        ASSERT_EQ(got.lower[i], -kInfinity);
+      } else {
+        ASSERT_LT(got.upper[i], kInfinity) << repeat;
+        ASSERT_GT(got.lower[i], -kInfinity) << repeat;
+      }
+    }
+  }
+}
+
+TEST_P(GatheredTest, OverflowIsNeverABound) {
+  constexpr float kHuge = std::numeric_limits<float>::max();
+  Keys keys(2, 64);
+  std::fill_n(keys.key(0), 64, std::uint8_t{0x7e});
+  std::fill_n(keys.key(1), 64, std::uint8_t{0x38});
+  keys.scales = {1.0F, 1.0F};
+  for (const float first : {kHuge, -kHuge}) {
+    for (const float second : {kHuge, -kHuge, 1.0F}) {
+      Rows rows(2, 0, 64);
+      std::fill_n(rows.row(0), 128, 448.0F);
+      rows.coef = {first, second};
+      const Made made(kernels, rows.spec(), ScoreModel::f64);
+      const Bounds got = bounds(made.form, keys.source(), {0, 1});
+      for (std::size_t k = 0; k < 2; ++k) {
+        EXPECT_EQ(got.upper[k], kInfinity);
+        EXPECT_EQ(got.lower[k], -kInfinity);
+      }
+    }
+  }
+  const Made nothing(kernels, Rows(0, 0, 64).spec(), ScoreModel::f64);
+  EXPECT_EQ(bounds(nothing.form, keys.source(), {1, 0}).upper, std::vector<float>(2, 0x1p-145F));
+}
+
+/// Strides, offsets and pages change where keys come from, and their neighbours in the list what they are computed
+/// beside, but no bound. (Of normal codes: a zero may open a path for its neighbours that rounds norms up less.)
+TEST_P(GatheredTest, ABoundDependsOnItsKeyAlone) {
+  Random random(36);
+  constexpr std::int64_t kCount = 640;
+  for (int d = 32; d <= 256; d += 32) {
+    Keys plain(kCount, d);
+    fill(plain, random, false);
+    for (std::uint8_t& code : plain.storage) code |= (code & 0x78) == 0 ? 0x20 : 0;
+    Rows rows(1 + static_cast<int>(random() % 40), 0, d);
+    fill(rows, random, false);
+    FormSpec spec = rows.spec();
+    for (int f = 0; f < feature_count(ScoreModel::sm90, d); ++f) spec.allow[f] = 0.25F;
+    const Made made(kernels, spec, ScoreModel::sm90);
+    std::vector<std::int32_t> all(kCount);
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int32_t>(i);
+    const Bounds want = bounds(made.form, plain.source(), all);
+    for (int repeat = 0; repeat < 6; ++repeat) {
+      const std::vector<std::int32_t> index = random_index(random, 1 + random() % 200, kCount);
+      const auto expect_same = [&](const KeySource& keys) {
+        const Bounds got = bounds(made.form, keys, index);
+        for (std::size_t i = 0; i < index.size(); ++i) {
+          const auto k = static_cast<std::size_t>(index[i]);
+          ASSERT_EQ(std::memcmp(&got.upper[i], &want.upper[k], sizeof(float)), 0) << "D " << d << " place " << i;
+          ASSERT_EQ(std::memcmp(&got.lower[i], &want.lower[k], sizeof(float)), 0) << "D " << d << " place " << i;
+        }
+      };
+      expect_same(plain.source());
+      Keys strided(kCount, d, 1 + static_cast<std::int64_t>(random() % 70), static_cast<std::int64_t>(random() % 64));
+      for (std::int64_t i = 0; i < kCount; ++i) std::memcpy(strided.key(i), plain.key(i), static_cast<std::size_t>(d));
+      strided.scales = plain.scales;
+      expect_same(strided.source());
+      const Pages pages(plain, static_cast<int>(random() % 9), 4 * static_cast<std::int64_t>(random() % 9));
+      expect_same(pages.source());
+
+      const std::int64_t broken = index[0] / pages.page_size;
+      const Bounds got = bounds(made.form, pages.source_without(broken, repeat % 2 == 0), index);
+      for (std::size_t i = 0; i < index.size(); ++i) {
+        const bool missing = index[i] / pages.page_size == broken;
+        const auto k = static_cast<std::size_t>(index[i]);
+        const double a = (static_cast<double>(want.upper[k]) - static_cast<double>(want.lower[k])) * 0.005;
+        if (missing) {
+          ASSERT_EQ(got.upper[i], kInfinity);
+          ASSERT_EQ(got.lower[i], -kInfinity);
+        } else {
+          ASSERT_NEAR(static_cast<double>(got.upper[i]), static_cast<double>(want.upper[k]), a);
+          ASSERT_NEAR(static_cast<double>(got.lower[i]), static_cast<double>(want.lower[k]), a);
+        }
+      }
+    }
+  }
+}
+
+/// The last key ends where readable memory ends.
+TEST_P(GatheredTest, NothingBehindTheLastKeyIsRead) {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  auto* memory =
+      static_cast<std::uint8_t*>(mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(memory, MAP_FAILED);
+  ASSERT_EQ(mprotect(memory + page, page, PROT_NONE), 0);
+  for (int d = 32; d <= 256; d += 32) {
+    std::uint8_t* codes = memory + page - d;
+    std::fill_n(codes, d, std::uint8_t{0x38});
+    const float scale = 1.0F;
+    ContiguousKeys keys;
+    keys.codes = TensorView<const std::uint8_t, 2>::contiguous(codes, {1, d});
+    keys.scales = TensorView<const float, 1>::contiguous(&scale, {1});
+    Rows rows(1, 0, d);
+    std::fill_n(rows.row(0), d, 1.0F);
+    rows.coef = {1.0F};
+    const Made made(kernels, rows.spec(), ScoreModel::f64);
+    for (std::size_t count : {1, 5, 33}) {
+      const Bounds got = bounds(made.form, KeySource(keys), std::vector<std::int32_t>(count, 0));
+      for (const float bound : got.upper) EXPECT_EQ(bound, up(static_cast<float>(d)));
+    }
+  }
+  munmap(memory, 2 * page);
 }
 
 TEST_P(KernelsTest, ThresholdsKeepWhatIsNotBelow) {
