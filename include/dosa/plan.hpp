@@ -100,10 +100,7 @@ struct RowReport {
   float last_score = std::numeric_limits<float>::quiet_NaN();  ///< exact score of the K-th key; NaN: was not needed
   float predicted = -std::numeric_limits<float>::infinity();   ///< the screen's first pass kept no bound below this
   bool rescreened = false;  ///< the threshold proved to be lower than `predicted`: the row was screened again
-  /// 128-wide (D-wide) dot products done, in units of one head and one key. Where neighbouring rows refine keys
-  /// together (isa amx), a row is charged for the keys of all of them, wherever it has keys of its own: more than
-  /// alone.
-  double dot_products = 0;
+  double dot_products = 0;  ///< 128-wide (D-wide) dot products done, in units of one head and one key
 };
 
 /// Counters of one run; plain sums over rows, the same at every thread count except for timings. (Threads so many or

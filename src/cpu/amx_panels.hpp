@@ -446,10 +446,8 @@ constexpr Kernels amx_table() {
   // Products are so cheap here that all else counts. Certified rows took 0.91 to 1.12 and 1.2 dense ones where
   // screens took 0.44 and 0.50 of the products and 5.7 to 6.5 and 6.9 % of the keys survived
   // (bench/results/amx-emerald-rapids-*.md).
-  // Measured there, H = 32: a gathered key 25-30 ns, its products 6 ns beside other rows' and 9 ns where each
-  // panel configures the tiles. On five 64K-key traces (K = 2048) the union of 2, 4, 8, 16 rows is 1.3, 1.6,
-  // 2.0, 2.5 times a row's keys: a row's share of packing and products together is least for 8 rows.
-  kernels.costs = {.refine = 3, .key = 0.38, .together = {.rows = 8, .pack = 27, .products = 6, .alone = 9, .lane = 3}};
+  // Counted, not yet measured: 10 ns a refined key (amx_gather.hpp), where a dense row takes 8 ns for a key.
+  kernels.costs = {.refine = 1.4, .key = 0.38};
   kernels.gathered_bounds = Table::gathered_bounds;
   // Packing a key takes as long as three dense rows of it.
   kernels.tile_rows = 32;

@@ -22,7 +22,6 @@
 #include "cpu/forked.hpp"
 #include "cpu/layout.hpp"
 #include "cpu/row_work.hpp"
-#include "cpu/shared_refine.hpp"
 #include "cpu/tiles.hpp"
 #include "select/carry.hpp"
 #include "select/exact_selector.hpp"
@@ -278,19 +277,15 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
   const auto memory = [&]() -> ThreadMemory& {
     return threads_[alone_ ? 0 : static_cast<std::size_t>(tbb::this_task_arena::current_thread_index())];
   };
-  const auto for_parts = [&](std::int64_t count, const auto& body) {
+  const auto for_rows = [&](const auto& body) {
     if (!shared) {
-      for (std::int64_t part = 0; part < count; ++part) body(memory(), part);
+      for (RowWork& work : works) body(memory(), work);
       return;
     }
-    tbb::parallel_for(std::int64_t{0}, count, [&](std::int64_t part) {
+    tbb::parallel_for(std::size_t{0}, works.size(), [&](std::size_t r) {
       const FloatEnvironment environment;
-      body(memory(), part);
+      body(memory(), works[r]);
     });
-  };
-  const auto for_rows = [&](const auto& body) {
-    for_parts(static_cast<std::int64_t>(works.size()),
-              [&](ThreadMemory& thread, std::int64_t r) { body(thread, works[static_cast<std::size_t>(r)]); });
   };
   const std::int64_t panels = (tile.keys.size() + kernels.panel_keys - 1) / kernels.panel_keys;
   const std::int64_t slices = shared ? std::min(panels, layout.most_slices()) : 1;
@@ -316,21 +311,19 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
   });
   if (any_screen) {
     pack = pack_for(context, works);
-    for_parts(slices, screen);
+    if (!shared) {
+      screen(memory(), 0);
+    } else {
+      tbb::parallel_for(std::int64_t{0}, slices, [&](std::int64_t number) {
+        const FloatEnvironment environment;
+        screen(memory(), number);
+      });
+    }
     for (RowWork& work : works)
       for (std::int64_t number = 0; number < slices; ++number) join_slice(slice_at(number), work);
   }
   if (RowObserver* const observer = row_observer.load(std::memory_order_acquire))
     for (const RowWork& work : works) observer->screened(work);
-  if (layout.shares_refinement() && works.size() > 1) {
-    for_rows([&](ThreadMemory& thread, RowWork& work) { list_first_keys(context, thread, work); });
-    SharedRefine together(context, tile.keys, slot.marks, works, shared ? layout.most_slices() : 1);
-    for_parts(together.tasks(), [&](ThreadMemory&, std::int64_t task) { together.mark(task); });
-    if (together.decide()) {
-      for_parts(together.tasks(), [&](ThreadMemory& thread, std::int64_t task) { together.refine(thread, task); });
-      together.finish();
-    }
-  }
   for_rows([&](ThreadMemory& thread, RowWork& work) { finish_row(context, thread, scores_needed_, work); });
 
   const bool last_of_request =

@@ -88,22 +88,11 @@ struct Arithmetic {
   double epilogue_error;  ///< relative error per operation of the epilogue (2^-23 covers every rounding mode)
 };
 
-/// What neighbouring rows that refine keys together save and cost (shared_refine.hpp), in nanoseconds, of which only
-/// the ratios count.
-struct SharedCosts {
-  int rows = 0;         ///< that share, at most; below 2: each row refines its own keys
-  double pack = 0;      ///< gathering a key into a panel
-  double products = 0;  ///< bounds of a packed key for one row, beside those of other rows
-  double alone = 0;     ///< the same for a row by itself
-  double lane = 0;      ///< marking a row's key in the union, and its bounds' way to their places
-};
-
 /// What the cost model must know of the instruction set, in units of scoring one key of a row dense (measured by
 /// `dosa bench` over the 64K-key traces; they steer the choice of r and path, never the result).
 struct Costs {
   double refine = 1.8;  ///< one survivor: gathered pack, bounds, thresholds
   double key = 0.035;   ///< a screened key beside its rows: share of the pack, passes over its bounds
-  SharedCosts together{};
 };
 
 /// Keys with their proven bounds, array by array.

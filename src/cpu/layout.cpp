@@ -30,14 +30,11 @@ RowMemory cut_row(Arena& arena, const Layout& layout) {
 }
 
 SlotMemory cut_slot(Arena& arena, const Layout& layout) {
-  const Kernels& kernels = *layout.kernels;
   SlotMemory slot{};
   slot.rows = {arena.take<RowMemory>(layout.tile_rows), static_cast<std::size_t>(layout.tile_rows)};
   slot.mean = arena.take<float>(layout.head_dim);
   slot.seeds = arena.take<std::int32_t>(2 * layout.slots_wanted);
   slot.votes = arena.take<std::int32_t>(4 * layout.slots_wanted);
-  slot.marks =
-      arena.take<std::uint64_t>(shared_groups(kernels.costs.together, layout.tile_rows) * mark_words(layout.keys));
   return slot;
 }
 
@@ -65,7 +62,6 @@ ThreadMemory cut_thread(Arena& arena, const Layout& layout) {
   thread.sample_allowances = arena.take<float>(keys);
   thread.sample_scores = arena.take<float>(keys);
   thread.predicted = arena.take<float>(keys + layout.keys / kPredictionStride + 16);
-  if (layout.shares_refinement()) thread.lanes = arena.take<std::uint8_t>(kLaneKeys);
   return thread;
 }
 

@@ -24,8 +24,6 @@ inline constexpr std::int64_t kPredictionStride = 256;  ///< keys that a random 
 inline constexpr int kScreenRows = 32;                  ///< rows screened in one call of an instruction set
 inline constexpr std::int64_t kModelBlock = 256;  ///< keys scored under the model between two pushes to the selector
 
-inline constexpr std::int64_t kLaneKeys = 8192;  ///< from a panel's first key to its last, where rows share panels
-
 /// What the backend itself keeps of a block of rows, of a row in flight with its slot, and of a thread.
 inline constexpr std::int64_t kBlockBytes = 256 << 10, kRowWorkBytes = 2048, kThreadBytes = 512;
 
@@ -41,16 +39,7 @@ struct Layout {
 
   /// Parts that the threads of a shared tile cut its keys into, at most.
   [[nodiscard]] std::int64_t most_slices() const noexcept { return std::int64_t{4} * threads; }
-  /// Whether neighbouring certified rows may refine keys together (shared_refine.hpp).
-  [[nodiscard]] bool shares_refinement() const noexcept { return kernels->costs.together.rows > 1; }
 };
-
-/// Words of a bit a key.
-[[nodiscard]] constexpr std::int64_t mark_words(std::int64_t keys) noexcept { return (keys + 63) / 64; }
-/// Groups that `rows` rows fall into, where they refine together.
-[[nodiscard]] constexpr std::int64_t shared_groups(const SharedCosts& costs, std::int64_t rows) noexcept {
-  return costs.rows > 1 ? (rows + costs.rows - 1) / costs.rows : 0;
-}
 
 /// Arrays of one row in flight. `list`, `lower` and `upper` hold the keys that the screen kept: a run for each slice of
 /// the window during the screen, where the slice's first key has its place, and one run from the start afterwards.
@@ -66,10 +55,9 @@ struct RowMemory {
 
 struct SlotMemory {
   std::span<RowMemory> rows;
-  float* mean;           ///< [D]
-  std::int32_t* seeds;   ///< 2 * slots_wanted likely winners, ascending, local indices
-  std::int32_t* votes;   ///< scratch of 4 * slots_wanted
-  std::uint64_t* marks;  ///< a bit a key and group of rows that refine together
+  float* mean;          ///< [D]
+  std::int32_t* seeds;  ///< 2 * slots_wanted likely winners, ascending, local indices
+  std::int32_t* votes;  ///< scratch of 4 * slots_wanted
 };
 
 struct ThreadMemory {
@@ -90,7 +78,6 @@ struct ThreadMemory {
   float* sample_allowances;  ///< [kSampleKeys]: what separates bounds from sums in the dense form
   float* sample_scores;      ///< [kSampleKeys]
   float* predicted;          ///< kSampleKeys + keys / kPredictionStride, and 16 more
-  std::uint8_t* lanes;       ///< [kLaneKeys] of the keys behind a panel's first, where rows refine together
 };
 
 /// Limits threads and rows in flight so that the workspace stays under 64 MiB + 32 bytes a key + (4 KiB + 32 K bytes) a

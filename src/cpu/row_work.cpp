@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <utility>
 
 #include "certificate/dosa_bound.hpp"
 #include "cpu/row_sample.hpp"
@@ -71,7 +70,6 @@ class Worker {
         lower_(work.memory.lower) {}
 
   void prepare();
-  void list_first();
   void finish(bool scores_needed);
 
  private:
@@ -98,14 +96,6 @@ class Worker {
   [[nodiscard]] std::int64_t most_refined() const noexcept {
     return static_cast<std::int64_t>(2 * work_.expected_survival * static_cast<double>(visible()));
   }
-  [[nodiscard]] bool best_first() const noexcept {
-    return options_.ablation.best_first || work_.report.threshold == -kInfinity;
-  }
-  [[nodiscard]] std::int64_t first_wanted() const noexcept {
-    return static_cast<std::int64_t>(std::ceil(kBestFirst * static_cast<double>(work_.slots)));
-  }
-  float best_bound(std::int64_t wanted) { return kth(upper_, work_.kept, std::min(wanted, work_.kept)); }
-  std::int64_t list_between(const RefinedKeys& refined, std::int64_t count, float from, float to);
   void screen_again(float floor);
   Found keep_candidates(const Candidates& from, std::int64_t count, float proven);
   Found dense_candidates();
@@ -278,54 +268,47 @@ float Worker::seeded_threshold() {
   return kth(lower_, count, work_.slots);
 }
 
-// Appends the keys with bounds in from .. to to `count` refined ones; returns how many, or -1 where they are too many.
-std::int64_t Worker::list_between(const RefinedKeys& refined, std::int64_t count, float from, float to) {
-  if (kernels_.count_not_below(upper_, work_.kept, from) > std::min(refined.most, refined.room - count)) return -1;
-  std::int32_t* const fresh = refined.key + count;
-  const std::int64_t found = kernels_.positions_between(upper_, work_.kept, from, to, fresh);
-  const auto base = static_cast<std::int32_t>(work_.row.free.first);
-  for (std::int64_t j = 0; j < found; ++j) fresh[j] = refined.over_kept ? base + fresh[j] : work_.memory.list[fresh[j]];
-  return found;
-}
-
-void Worker::list_first() {
-  if (work_.screen != Screen::dosa || !best_first() || work_.kept < work_.slots) return;
-  const float from = best_bound(first_wanted());
-  const std::int64_t found = list_between(refined_keys(kernels_, work_), 0, from, kUnknown);
-  if (found > 0) work_.first_keys = {found, from, false};
-}
-
 // Survivors of the certificate: refined bounds in lower_, upper_, their keys in list, ascending in two runs.
 Found Worker::dosa_candidates() {
-  const std::int64_t kept = work_.kept;
+  const std::int64_t kept = work_.kept, half = visible() / 2;
   RowReport& report = work_.report;
-  const RefinedKeys refined = refined_keys(kernels_, work_);
-  float* const lower = refined.lower;
-  float* const upper = refined.upper;
+  // Refined bounds of up to half of the keys: lower in the first half of lower_, upper in the second. Their keys lie
+  // behind the kept ones, or over them where every key was kept: then a position tells the key.
+  const bool all = kept == visible();
+  const std::int64_t room = all ? visible() : visible() - kept;
+  std::int32_t* const list = work_.memory.list + (all ? 0 : kept);
+  const auto base = static_cast<std::int32_t>(work_.row.free.first);
+  const auto to_keys = [&](std::int32_t* positions, std::int64_t found) {
+    for (std::int64_t j = 0; j < found; ++j) positions[j] = all ? base + positions[j] : work_.memory.list[positions[j]];
+  };
+  float* const lower = lower_;
+  float* const upper = lower_ + half;
+  // Beyond these the dense row is cheaper.
+  const auto worthwhile =
+      std::min(half, static_cast<std::int64_t>(static_cast<double>(visible()) / kernels_.costs.refine));
 
-  // Listed once, for what the screen left: another screen leaves other keys.
-  const FirstKeys first = std::exchange(work_.first_keys, {});
-  std::int64_t count = first.count;
-  float refined_from = count > 0 ? first.from : kUnknown;  // unknown: nothing is refined
-  float proven = kUnknown;                                 // the K-th largest lower bound of what is refined
-  if (!first.refined) refine_keys(refined.key, count, lower, upper);
-  // Refines the keys with bounds from `from` on that are not refined yet; false: too many.
+  std::int64_t count = 0;
+  float refined_from = kUnknown;  // nothing is refined
+  float proven = kUnknown;        // the K-th largest lower bound of what is refined
+  // Refines the keys with bounds from `from` on that are not refined yet; false: too many for the room there is.
   const auto refine_from = [&](float from) {
     if (from >= refined_from) return true;
-    const std::int64_t found = list_between(refined, count, from, refined_from);
-    if (found < 0) return false;
-    refine_keys(refined.key + count, found, lower + count, upper + count);
+    if (kernels_.count_not_below(upper_, kept, from) > std::min(worthwhile, room - count)) return false;
+    std::int32_t* const fresh = list + count;
+    const std::int64_t found = kernels_.positions_between(upper_, kept, from, refined_from, fresh);
+    to_keys(fresh, found);
+    refine_keys(fresh, found, lower + count, upper + count);
     count += found;
     refined_from = from;
     if (found > 0) proven = kUnknown;
     return true;
   };
 
-  if (best_first()) {
+  if (options_.ablation.best_first || report.threshold == -kInfinity) {
     if (kept < work_.slots) return {Outcome::floor_too_high};
-    bool listed = count > 0;
-    for (std::int64_t wanted = first_wanted();; wanted *= 2, listed = false) {
-      if (!listed && !refine_from(best_bound(wanted))) return {Outcome::too_many};
+    auto wanted = static_cast<std::int64_t>(std::ceil(kBestFirst * static_cast<double>(work_.slots)));
+    for (;; wanted *= 2) {
+      if (!refine_from(kth(upper_, kept, std::min(wanted, kept)))) return {Outcome::too_many};
       proven = kth(lower, count, work_.slots);
       report.threshold = std::max(report.threshold, proven);
       if (report.threshold >= refined_from || wanted >= kept) break;
@@ -337,7 +320,7 @@ Found Worker::dosa_candidates() {
   if (report.threshold < work_.floor) return {Outcome::floor_too_high};
   if (!refine_from(report.threshold)) return {Outcome::too_many};
   report.survivors = count;
-  return keep_candidates({refined.key, lower, upper}, count, proven);
+  return keep_candidates({list, lower, upper}, count, proven);
 }
 
 void Worker::score_under_model(const std::int32_t* keys, std::int64_t first, std::int64_t count, float* scores) {
@@ -564,22 +547,6 @@ void join_slice(const Slice& slice, RowWork& work) {
   move(memory.upper);
   if (work.screen == Screen::dense) move(memory.lower);
   work.kept += count;
-}
-
-RefinedKeys refined_keys(const Kernels& kernels, const RowWork& work) {
-  const std::int64_t visible = work.visible(), kept = work.kept, half = visible / 2;
-  const bool all = kept == visible;
-  const auto worthwhile = static_cast<std::int64_t>(static_cast<double>(visible) / kernels.costs.refine);
-  return {work.memory.list + (all ? 0 : kept),
-          work.memory.lower,
-          work.memory.lower + half,
-          std::min(half, worthwhile),
-          all ? visible : visible - kept,
-          all};
-}
-
-void list_first_keys(const TileContext& tile, ThreadMemory& thread, RowWork& work) {
-  Worker(tile, thread, work).list_first();
 }
 
 void finish_row(const TileContext& tile, ThreadMemory& thread, bool scores_needed, RowWork& work) {

@@ -25,14 +25,6 @@ struct TileContext {
       seeds;  ///< likely winners, ascending, distinct, local indices; may lie outside a window
 };
 
-/// The keys that a certified row starts refining with, found before the row is finished so that rows of a tile can
-/// refine theirs together: refined_keys().key[0..count). None: the row has yet to find them, or has no use for them.
-struct FirstKeys {
-  std::int64_t count = 0;
-  float from = 0;        ///< those with bounds from here on
-  bool refined = false;  ///< their bounds are in place, and the row is charged for them
-};
-
 struct RowWork {
   Row row;
   RowMemory memory{};
@@ -42,7 +34,6 @@ struct RowWork {
   float floor = 0;               ///< the screen keeps keys whose upper bound reaches it
   std::int64_t kept = 0;         ///< of them, after the screen: memory.list, upper (dense rows: and lower) [0..kept)
   double expected_survival = 1;  ///< of a certified row, as its choice has it
-  FirstKeys first_keys;
   RowReport report;
   std::int64_t selected = 0;  ///< entries[0..selected) after finish
 
@@ -71,22 +62,6 @@ void screen_panel(const TileContext& tile, ThreadMemory& thread, const Slice& sl
 
 /// After the last panel, slice by slice in order: their runs become one.
 void join_slice(const Slice& slice, RowWork& work);
-
-/// Where the refined keys of a certified row lie, after the screen: of up to half of the keys, lower bounds in the
-/// first half of memory.lower, upper bounds in the second. The keys lie behind the kept ones in memory.list, or over
-/// them where every key was kept: then a position tells the key.
-struct RefinedKeys {
-  std::int32_t* key;
-  float* lower;
-  float* upper;
-  std::int64_t most;  ///< beyond these the dense row is cheaper
-  std::int64_t room;
-  bool over_kept;
-};
-[[nodiscard]] RefinedKeys refined_keys(const Kernels& kernels, const RowWork& work);
-
-/// Fills work.first_keys, before finish_row does the same and all the rest: for rows that refine them together.
-void list_first_keys(const TileContext& tile, ThreadMemory& thread, RowWork& work);
 
 /// Selects: work.memory.entries[0..work.selected), any order; scores are the model's bits where `scores_needed`.
 void finish_row(const TileContext& tile, ThreadMemory& thread, bool scores_needed, RowWork& work);

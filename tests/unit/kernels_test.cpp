@@ -882,7 +882,7 @@ TEST_P(KernelsTest, ScreeningManyRowsIsScreeningEach) {
   }
 }
 
-/// Rows that refine together find a key in another panel, at another lane and among other rows than a row alone.
+/// A key has one bound, in any panel, at any lane and among any rows.
 TEST_P(KernelsTest, BoundsDoNotDependOnPanelOrLane) {
   Random random(14);
   const auto stride = static_cast<std::size_t>(kernels.panel_keys);
