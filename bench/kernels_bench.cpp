@@ -123,6 +123,37 @@ void pack(benchmark::State& state, const Kernels* kernels, bool gathered, bool w
       keys_per_panel * 1e-9, benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
 }
 
+/// Time to refine a key: bounds of 32 heads of 128 for one key in 24, ascending, of `count`, whose codes lie in the
+/// second-level cache or in the third. One code in 10^4 is a zero, as in the traces.
+void refine(benchmark::State& state, const Kernels* kernels, int count, ScoreModel model) {
+  const FloatEnvironment environment;
+  constexpr int kDim = 128, kHeads = 32;
+  Keys keys(count, kDim);
+  std::mt19937_64 random(4);
+  for (std::uint8_t& code : keys.codes) code = random() % 10000 == 0 ? 0 : static_cast<std::uint8_t>(code | 0x08U);
+  std::vector<std::int32_t> index;
+  for (int i = 0; i < count; ++i) {
+    if (random() % 24 == 0) index.push_back(i);
+  }
+  const std::vector<float> values(kHeads * kDim, 0.5F), coef(kHeads, 0.25F);
+  FormSpec spec;
+  spec.head_dim = kDim;
+  spec.relu_rows = kHeads;
+  spec.rows = values.data();
+  spec.coef = coef.data();
+  const Memory memory(kernels->form_bytes(kHeads, kDim));
+  const Form form = kernels->make_form(spec, model, memory.data);
+  std::vector<float> lower(index.size()), upper(index.size());
+  for (auto _ : state) {
+    kernels->gathered_bounds(form, keys.source(), index.data(), static_cast<std::int64_t>(index.size()), lower.data(),
+                             upper.data());
+    benchmark::ClobberMemory();
+  }
+  state.counters["ns/key"] =
+      benchmark::Counter(static_cast<double>(index.size()) * 1e-9,
+                         benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+}
+
 void compress(benchmark::State& state, const Kernels* kernels, int per_thousand) {
   std::mt19937_64 random(3);
   std::vector<float> values(8192);
@@ -159,6 +190,13 @@ int main(int argc, char** argv) {
     for (const int rows : {16, 20}) {
       benchmark::RegisterBenchmark((prefix + "upper/rows:" + std::to_string(rows) + "/aggregates:2").c_str(), screen,
                                    kernels, rows, 2, 128, false, peak);
+    }
+    if (kernels->gathered_bounds != nullptr) {
+      for (const int count : {8192, 65536}) {
+        const std::string name = prefix + "refine/" + std::to_string(count);
+        benchmark::RegisterBenchmark(name.c_str(), refine, kernels, count, ScoreModel::f64);
+        benchmark::RegisterBenchmark((name + "/sm90").c_str(), refine, kernels, count, ScoreModel::sm90);
+      }
     }
     for (const bool gathered : {false, true}) {
       const std::string how = prefix + (gathered ? "pack/gathered" : "pack/consecutive");
