@@ -162,6 +162,7 @@ void EngineArguments::add_certificate(CLI::App& command) {
                                                               {"aggregate", &Ablation::aggregate},
                                                               {"second-aggregate", &Ablation::second_aggregate},
                                                               {"half-linear", &Ablation::half_linear},
+                                                              {"narrow", &Ablation::narrow},
                                                               {"seeds", &Ablation::seeds},
                                                               {"best-first", &Ablation::best_first},
                                                               {"prediction", &Ablation::prediction}};

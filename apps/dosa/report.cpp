@@ -75,6 +75,7 @@ Json options_json(const Options& options) {
   if (!ablation.aggregate) without.push_back("aggregate");
   if (!ablation.half_linear) without.push_back("half-linear");
   if (!ablation.second_aggregate) without.push_back("second-aggregate");
+  if (!ablation.narrow) without.push_back("narrow");
   if (!ablation.seeds) without.push_back("seeds");
   if (!ablation.best_first) without.push_back("best-first");
   if (!ablation.prediction) without.push_back("prediction");

@@ -53,6 +53,7 @@ struct Ablation {
   bool absolute_form = false;    ///< the absolute-value form (T6) instead of the relu form
   bool seeds = true;             ///< carried and voted seeds; off: best first alone finds the threshold
   bool best_first = true;        ///< score the keys with the largest bounds first (tau rises)
+  bool narrow = true;            ///< screens by integers of a byte, where the instruction set has them (T11)
   bool prediction = true;        ///< the screen keeps keys above a threshold predicted from a sample (T9 d)
 };
 

@@ -25,6 +25,12 @@ struct Sample {
 
 struct Measured;  ///< a row read once for all its forms
 
+/// Where a narrow form's rows go: [H + 4][D] integers and [H + 4] factors; rows null: no narrow form is wanted.
+struct NarrowTarget {
+  std::int8_t* rows = nullptr;
+  float* factors = nullptr;
+};
+
 struct RowInput {
   ScoreRow row;
   ScoreModel model;
@@ -34,6 +40,8 @@ struct RowInput {
   int retained_heads = 0;  ///< 0: choose by the sample
   Sample sample;
   double refine_cost = 1.4;         ///< cost of refining one survivor, in dense scores (measured: bench)
+  cpu::NarrowCosts narrow{};        ///< of narrow forms, where there is a target
+  NarrowTarget narrow_target{};
   float floor = -__builtin_inff();  ///< the row's predicted threshold, for Choice::kept
   const cpu::RowLoops* loops = &cpu::portable_kernels()->loops;
   const Measured* measured = nullptr;  ///< of this row and model, by measure(); nullptr: each form reads the row itself
@@ -45,6 +53,7 @@ struct Choice {
   int aggregates = 0;
   double survival = 1;  ///< predicted share of keys that survive
   double cost = 1;      ///< predicted cost relative to dense
+  double screen = 1;    ///< the screen's share of it
   double kept = 1;      ///< share of the random keys whose bound reaches the floor
 };
 

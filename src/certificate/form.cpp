@@ -4,13 +4,19 @@
 #include <cmath>
 #include <cstring>
 
+#include "certificate/narrow.hpp"
 #include "certificate/outward.hpp"
 
 namespace dosa::certificate {
+namespace {
+
+constexpr double kNarrowMagnitude = 1.3;  // (9/8)^2
+
+}  // namespace
 
 bool make_form(const RealBound& bound, const RowFacts& facts, const ModelError& model,
                const cpu::Arithmetic& arithmetic, int features, const float* mean, const float* values, float* rows,
-               float* coef, cpu::FormSpec& spec) noexcept {
+               float* coef, cpu::FormSpec& spec, const NarrowTarget& target, const cpu::RowLoops& loops) noexcept {
   if (!facts.finite || !model.finite) return false;
   const int dim = facts.dim;
   spec = cpu::FormSpec{};
@@ -35,7 +41,8 @@ bool make_form(const RealBound& bound, const RowFacts& facts, const ModelError& 
                   sizeof(float) * static_cast<std::size_t>(dim));
   }
 
-  double aggregate_magnitude = 0, aggregate_error = 0;
+  // As far as F32 rows go; a narrow form has what it loses from T11 instead.
+  double aggregate_magnitude = 0, aggregate_error = 0, f32_error = 0;
   for (int a = 0; a < bound.aggregates; ++a) {
     double sum[kMaxDim] = {};
     double terms = 0;  // sum of |share| |q_h|: bounds the norm of the roundings of `sum`
@@ -60,21 +67,36 @@ bool make_form(const RealBound& bound, const RowFacts& facts, const ModelError& 
     aggregate_magnitude = std::max(aggregate_magnitude, stored);
     aggregate_error = std::max(
         aggregate_error, norm * (0x1p-23 + arithmetic.row_error) + stored * arithmetic.dot_error + terms * 0x1p-44);
+    f32_error = std::max(f32_error, norm * 0x1p-23 + terms * 0x1p-44);
     largest += absolute * (1 + arithmetic.row_error) * kMaxCode;
   }
 
-  const int operations = bound.retained + bound.aggregates + features + 12;
+  NarrowAllowance narrow;
+  if (target.rows != nullptr) narrow = narrow_form(bound, facts, values, coef, loops, target, rows);
+  if (narrow.fits) {
+    spec.narrow = target.rows;
+    spec.narrow_factor = target.factors;
+    // An integer row, and a key's, is at most 9/8 of what it stands for, an integer's sum of magnitudes at most three
+    // times the real one; what operations lose before the key's step (at most 4) is multiplied, too.
+    relu_magnitude *= kNarrowMagnitude;
+    aggregate_magnitude *= kNarrowMagnitude;
+    largest *= 4;
+  }
+  const double dot_error = narrow.fits ? 0 : arithmetic.dot_error;
+
+  const int operations = bound.retained + bound.aggregates + features + 12 + (narrow.fits ? 2 * bound.aggregates + 3 : 0);
   const double rounding = operations * arithmetic.epilogue_error * (1 + 0x1p-6);
   const double grow = (1 + 2 * rounding) * kInflate;
-  const double evaluation = relu_magnitude * arithmetic.dot_error + aggregate_error +
-                            rounding * (relu_magnitude + aggregate_magnitude) * (1 + arithmetic.dot_error);
+  const double evaluation = relu_magnitude * dot_error + (narrow.fits ? f32_error : aggregate_error) +
+                            rounding * (relu_magnitude + aggregate_magnitude) * (1 + dot_error);
   double allow[cpu::kMaxFeatures] = {};
   for (int f = 0; f < features; ++f) allow[f] = model.feature[f];
-  allow[cpu::kNorm] += evaluation;
+  allow[cpu::kNorm] += evaluation + narrow.norm;
+  spec.allow_residual = round_up(narrow.residual * grow);
 
   // Underflow: every operation may lose up to 2^-126 (flushed subnormals), every element of an aggregate up to 2^-126 *
   // 448.
-  double constant = model.constant + operations * 0x1p-125;
+  double constant = model.constant + operations * (narrow.fits ? 0x1p-122 : 0x1p-125);
   if (bound.aggregates > 0) constant += dim * kMaxCode * 0x1p-124;
 
   if (bound.rest.norm > 0) {
@@ -89,7 +111,7 @@ bool make_form(const RealBound& bound, const RowFacts& facts, const ModelError& 
   }
   spec.constant = round_up(constant * grow);
   constexpr double kMaxNorm = kMaxCode * 16;
-  double allowance = static_cast<double>(spec.constant);
+  double allowance = static_cast<double>(spec.constant) + static_cast<double>(spec.allow_residual) * 2 * kMaxNorm;
   for (int f = 0; f < features; ++f) {
     spec.allow[f] = round_up(allow[f] * grow);
     allowance += static_cast<double>(spec.allow[f]) * 2 * kMaxNorm;

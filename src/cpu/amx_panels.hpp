@@ -8,9 +8,12 @@
 // gathered (amx_gather.hpp).
 #pragma once
 
+#include "cpu/amx_block.hpp"
 #include "cpu/amx_gather.hpp"
+#include "cpu/amx_narrow.hpp"
 #include "cpu/bf16_avx512.hpp"
 #include "cpu/intrinsics.hpp"
+#include "cpu/keep_avx512.hpp"
 #include "cpu/lanes_avx512.hpp"
 #include "cpu/pack_bf16_avx512.hpp"
 #include "cpu/panel_kernels.hpp"
@@ -18,10 +21,6 @@
 
 namespace dosa::cpu {
 namespace {  // NOLINT(cert-dcl59-cpp,google-build-namespaces): one copy a file, see panel_kernels.hpp
-
-struct Lanes512x4 : Lanes512 {
-  static constexpr int vectors = 4, panel_keys = 64;
-};
 
 struct TileSink {
   static constexpr int panel_keys = 64;
@@ -37,18 +36,40 @@ struct TileSink {
   }
 };
 
+inline void pack_tiles(const KeySource& keys, const std::int32_t* index, std::int64_t first, int count,
+                       const PackSpec& spec, Panel& panel) {
+  if (spec.narrow) pack_panel<NarrowPacker>(keys, index, first, count, spec, panel);
+  if (spec.wide) pack_panel<PairPacker<TileSink>>(keys, index, first, count, spec, panel);
+}
+
 template <class Tiles>
 struct AmxKernels {
   using Lanes = Lanes512x4;
+  using Narrow = NarrowScreen<Tiles>;
+  struct OneLane : Lanes {
+    static constexpr int vectors = 1;
+  };
   static constexpr int keys = Lanes::panel_keys;
   static constexpr int most_rows = 16;
 
   static std::size_t code_bytes(int head_dim) { return 2 * keys * static_cast<std::size_t>(head_dim); }
   static std::size_t panel_bytes(int head_dim, ScoreModel model) {
-    return panel_bytes_of<keys>(code_bytes(head_dim), head_dim, model);
+    return rounded_up(panel_bytes_of<keys>(code_bytes(head_dim), head_dim, model)) + narrow_panel_bytes(head_dim);
   }
   static Panel make_panel(std::byte* memory, int head_dim, ScoreModel model) {
-    return make_panel_of<keys>(memory, code_bytes(head_dim), head_dim, model);
+    Panel panel = make_panel_of<keys>(memory, code_bytes(head_dim), head_dim, model);
+    place_narrow(panel, memory + rounded_up(panel_bytes_of<keys>(code_bytes(head_dim), head_dim, model)));
+    return panel;
+  }
+
+  static std::size_t narrow_bytes(int head_dim, ScoreModel model) {
+    return rounded_up(panel_bytes_of<keys>(0, head_dim, model)) + rounded_up(narrow_panel_bytes(head_dim));
+  }
+  static Panel make_narrow_panel(std::byte* memory, int head_dim, ScoreModel model) {
+    Panel panel = make_panel_of<keys>(memory, 0, head_dim, model);
+    panel.data = nullptr;
+    place_narrow(panel, memory + rounded_up(panel_bytes_of<keys>(0, head_dim, model)));
+    return panel;
   }
 
   /// Rows in blocks of one size, so that one tile configuration serves a form; the last blocks may end in zero
@@ -67,8 +88,11 @@ struct AmxKernels {
   }
   static std::size_t form_bytes(int rows, int head_dim) {
     const Blocks most = Blocks::of(rows);
-    return coefficient_bytes(rows) + 2 * static_cast<std::size_t>((most.stored + most.count) * head_dim) +
-           GatherHeads::bytes(rows, head_dim);
+    const std::size_t wide = coefficient_bytes(rows) +
+                             2 * static_cast<std::size_t>((most.stored + most.count) * head_dim) +
+                             GatherHeads::bytes(rows, head_dim);
+    const std::size_t narrow = Narrow::form_bytes(rows, head_dim);
+    return wide > narrow ? wide : narrow;
   }
   /// Where the heads of a form without aggregate rows are for keys that are gathered.
   static std::size_t gather_heads_at(const Form& form) {
@@ -78,6 +102,10 @@ struct AmxKernels {
 
   static Form make_form(const FormSpec& spec, ScoreModel model, std::byte* memory) {
     const Form form = form_header(spec, model, memory);
+    if (form.narrow) {
+      Narrow::fill_form(spec, memory);
+      return form;
+    }
     const Blocks blocks = Blocks::of(form);
     auto* coefficients = reinterpret_cast<float*>(memory);
     for (int j = 0; j < spec.relu_rows; ++j) coefficients[j] = spec.coef[j];
@@ -108,10 +136,20 @@ struct AmxKernels {
     __m512 largest0, largest1, largest2, largest3;
   };
 
+  /// What a row's bounds of a panel are for: to be kept where they reach its floor (`row`), or to be written.
+  struct Item {
+    const Form* form;
+    ScreenRow* row;  ///< or nullptr
+    float* lower;    ///< [64], or nullptr where the form has aggregate rows
+    float* upper;    ///< [64]
+  };
+
   /// A block of rows on its way to its epilogue; never copied: a copy by wide registers of what narrow ones wrote a
   /// moment ago waits until those writes reach the cache, behind all the products in flight.
   struct Pending {
-    const ScreenItem* item = nullptr;
+    const Item* item = nullptr;
+    const Panel* panel = nullptr;
+    std::int32_t base = 0;  // the key of the panel's first lane
     float* dots = nullptr;                // [rows][64]
     const float* coefficients = nullptr;  // of its relu rows
     int rows = 0,
@@ -166,41 +204,16 @@ struct AmxKernels {
     add_rows(pending, from, to < pending.rows ? to : pending.rows, sums);
   }
 
-  template <int tile>
-  static inline void store_and_clear(float* previous) {
-    if (previous != nullptr) Tiles::template store<tile>(previous + 16 * tile, keys * sizeof(float));
-    Tiles::template zero<tile>();
-  }
-
-  /// One chunk of 32 dimensions of a block of rows against 64 keys: four accumulators (tiles 0-3) share each tile of
-  /// rows (4); tiles 5 and 6 take the keys in turn. The first chunk stores what each accumulator still holds of the
-  /// block before just before it needs it: at the end of that block the stores would wait for its last products with
-  /// nothing to do meanwhile.
-  template <bool first>
-  [[gnu::always_inline]] static void chunk_products(const std::byte* rows, const std::byte* key, float* previous) {
-    Tiles::template load<4>(rows, 64);
-    Tiles::template load<5>(key, 64);
-    if constexpr (first) store_and_clear<0>(previous);
-    Tiles::template multiply_add<0, 4, 5>();
-    Tiles::template load<6>(key + 1024, 64);
-    if constexpr (first) store_and_clear<1>(previous);
-    Tiles::template multiply_add<1, 4, 6>();
-    Tiles::template load<5>(key + 2048, 64);
-    if constexpr (first) store_and_clear<2>(previous);
-    Tiles::template multiply_add<2, 4, 5>();
-    Tiles::template load<6>(key + 3072, 64);
-    if constexpr (first) store_and_clear<3>(previous);
-    Tiles::template multiply_add<3, 4, 6>();
-  }
+  using Products = TileBlock<Tiles, false>;
 
   template <class Meanwhile>
   [[gnu::always_inline]] static void block_products(const std::byte* rows, int row_count, const std::byte* codes,
                                                     int chunks, float* previous, const Meanwhile& meanwhile) {
     const auto chunk_after = [&](int chunk) __attribute__((always_inline)) {
-      chunk_products<false>(rows + chunk * row_count * 64, codes + chunk * 4096, nullptr);
+      Products::template chunk<false>(rows + chunk * row_count * 64, codes + chunk * Products::chunk_bytes, nullptr);
       meanwhile(chunk);
     };
-    chunk_products<true>(rows, codes, previous);
+    Products::template chunk<true>(rows, codes, reinterpret_cast<std::byte*>(previous));
     meanwhile(0);
     if (chunks == 4) {  // 128 dimensions
       chunk_after(1);
@@ -211,28 +224,25 @@ struct AmxKernels {
     for (int chunk = 1; chunk < chunks; ++chunk) chunk_after(chunk);
   }
 
-  static void store_block(float* dots) {
-    Tiles::template store<0>(dots, keys * sizeof(float));
-    Tiles::template store<1>(dots + 16, keys * sizeof(float));
-    Tiles::template store<2>(dots + 32, keys * sizeof(float));
-    Tiles::template store<3>(dots + 48, keys * sizeof(float));
-  }
+  static void store_block(float* dots) { Products::store(reinterpret_cast<std::byte*>(dots)); }
 
   [[gnu::always_inline]] static void start(const Form& form, Sums& sums) {
     const __m512 zero = _mm512_setzero_ps(), floor = _mm512_set1_ps(form.aggregate_floor);
     sums = {zero, zero, zero, zero, floor, floor, floor, floor};
   }
 
-  [[gnu::always_inline]] static void finish(const ScreenItem& item, const Panel& panel, const Sums& sums) {
-    if (item.lower == nullptr) {
-      finish_as<false>(item, panel, sums);
+  [[gnu::always_inline]] static void finish(const Item& item, const Panel& panel, std::int32_t base,
+                                            const Sums& sums) {
+    if (item.row != nullptr ? !item.row->lower : item.lower == nullptr) {
+      finish_as<false>(item, panel, base, sums);
     } else {
-      finish_as<true>(item, panel, sums);
+      finish_as<true>(item, panel, base, sums);
     }
   }
 
   template <bool with_lower>
-  [[gnu::always_inline]] static void finish_as(const ScreenItem& item, const Panel& panel, const Sums& sums) {
+  [[gnu::always_inline]] static void finish_as(const Item& item, const Panel& panel, std::int32_t base,
+                                               const Sums& sums) {
     const Form& form = *item.form;
     const __m512 sum[4] = {sums.sum0, sums.sum1, sums.sum2, sums.sum3};
     const __m512 largest[4] = {sums.largest0, sums.largest1, sums.largest2, sums.largest3};
@@ -242,41 +252,19 @@ struct AmxKernels {
       most[v] = _mm512_add_ps(with_lower ? sum[v] : _mm512_sub_ps(sum[v], largest[v]), allowance[v]);
       if constexpr (with_lower) least[v] = _mm512_sub_ps(sum[v], allowance[v]);
     }
-    if (item.keeping != nullptr) return keep<with_lower>(form, panel.scale, most, least, *item.keeping);
+    if (item.row != nullptr) {
+      __m512 upper[4];
+      for (int v = 0; v < 4; ++v) upper[v] = Scaled<Lanes>(form, _mm512_loadu_ps(panel.scale + 16 * v), most[v]).up();
+      return keep_lanes(*item.row, panel, base, upper, [&](int v, const PassedLanes& passed, float* to) {
+        if constexpr (with_lower)
+          passed.store(to, Scaled<Lanes>(form, _mm512_loadu_ps(panel.scale + 16 * v), least[v]).down());
+      });
+    }
     for (int v = 0; v < 4; ++v) {
       const __m512 scale = _mm512_loadu_ps(panel.scale + 16 * v);
       _mm512_storeu_ps(item.upper + 16 * v, Scaled<Lanes>(form, scale, most[v]).up());
       if constexpr (with_lower) _mm512_storeu_ps(item.lower + 16 * v, Scaled<Lanes>(form, scale, least[v]).down());
     }
-  }
-
-  /// Bounds of the keys that reach the floor, straight from the registers: written for all keys and read again, they
-  /// would push forms out of the first-level cache. `most`, `least`: what the scale multiplies.
-  template <bool with_lower>
-  [[gnu::always_inline]] static void keep(const Form& form, const float* scales, const __m512* most,
-                                          const __m512* least, Keeping& kept) {
-    const __m512 floor = _mm512_set1_ps(kept.floor);
-    const std::uint64_t lanes = _bzhi_u64(~std::uint64_t{0}, static_cast<unsigned>(kept.last)) &
-                                ~_bzhi_u64(~std::uint64_t{0}, static_cast<unsigned>(kept.first));
-    __m512 upper[4];
-    __mmask16 reach[4];
-    for (int v = 0; v < 4; ++v) {
-      upper[v] = Scaled<Lanes>(form, _mm512_loadu_ps(scales + 16 * v), most[v]).up();
-      reach[v] = _mm512_mask_cmp_ps_mask(static_cast<__mmask16>(lanes >> static_cast<unsigned>(16 * v)), upper[v],
-                                         floor, _CMP_NLT_UQ);
-    }
-    std::int64_t found = 0;
-    if (_kortestz_mask16_u8(_kor_mask16(reach[0], reach[1]), _kor_mask16(reach[2], reach[3])) == 0) {
-      for (int v = 0; v < 4; ++v) {
-        const PassedLanes passed(reach[v]);
-        passed.store(kept.to.key + found, lane_numbers(kept.base + 16 * v));
-        passed.store(kept.to.upper + found, upper[v]);
-        if constexpr (with_lower)
-          passed.store(kept.to.lower + found, Scaled<Lanes>(form, _mm512_loadu_ps(scales + 16 * v), least[v]).down());
-        found += passed.count;
-      }
-    }
-    kept.count = found;
   }
 
   /// The blocks of many items one after another. While the products of one run, the dot products of the block before
@@ -290,25 +278,33 @@ struct AmxKernels {
       Pending pending[2];
     };
 
-    Screening(const Panel& panel, Memory& memory)
-        : panel_(panel), pending_(memory.pending), chunks_(panel.head_dim / 32) {
+    Screening(int chunks, typename Tiles::Session& session, Memory& memory)
+        : pending_(memory.pending), session_(session), chunks_(chunks) {
       for (int i = 0; i < 2; ++i) pending_[i].dots = memory.buffers[i].dots;
     }
 
-    [[gnu::always_inline]] void block(const ScreenItem& item, const Blocks& blocks, int b, int share, Sums& sums) {
+    [[gnu::always_inline]] void block(const Item& item, const Panel& panel, std::int32_t base, const Blocks& blocks,
+                                      int b, int share, Sums& sums) {
       const Form& form = *item.form;
       const int rows = blocks.rows;
       if (rows != configured_) reconfigure(rows, sums);
       const std::byte* data = form.data + coefficient_bytes(form.relu_rows) + b * rows * form.head_dim * 2;
       const Pending& waits = stored();
       begin(waits, sums);
-      block_products(
-          data, rows, panel_.data, chunks_,
-          in_tiles().dots, [&](int chunk) __attribute__((always_inline)) { advance(waits, chunk, sums); });
-      end(waits, sums);
+      if (chunks_ == 4 && rows == most_rows && waits.relu_rows == most_rows && waits.item->row != nullptr &&
+          waits.item->row->lower) {
+        interleaved(data, panel.data, in_tiles().dots, waits, sums);
+      } else {
+        block_products(
+            data, rows, panel.data, chunks_,
+            in_tiles().dots, [&](int chunk) __attribute__((always_inline)) { advance(waits, chunk, sums); });
+        end(waits, sums);
+      }
       const int first = b * rows, relu_left = form.relu_rows - first, stored_left = blocks.stored - first;
       Pending& fresh = next();
       fresh.item = &item;
+      fresh.panel = &panel;
+      fresh.base = base;
       fresh.coefficients = reinterpret_cast<const float*>(form.data) + first;
       fresh.rows = rows;
       fresh.relu_rows = relu_left < 0 ? 0 : relu_left < rows ? relu_left : rows;
@@ -325,11 +321,56 @@ struct AmxKernels {
     }
 
    private:
+    /// Dense rows of 128 dimensions, full blocks of relu rows: a piece of the epilogue after each product. The scheduler
+    /// holds about a hundred waiting operations: behind an epilogue in one piece, the next products would not be seen in
+    /// time. None under the first chunk, when the block before is stored: a load waits for any store on its way whose
+    /// address has the same lowest twelve bits.
+    [[gnu::always_inline]] static void interleaved(const std::byte* data, const std::byte* key, float* previous,
+                                                   const Pending& waits, Sums& sums) {
+      auto* const store_to = reinterpret_cast<std::byte*>(previous);
+      const auto chunk = [&]<int c>(const auto& after) __attribute__((always_inline)) {
+        Products::load_rows(data + c * most_rows * 64);
+        Products::template product<0, c == 0>(key + c * Products::chunk_bytes, store_to);
+        after.template operator()<4 * c>();
+        Products::template product<1, c == 0>(key + c * Products::chunk_bytes, store_to);
+        after.template operator()<4 * c + 1>();
+        Products::template product<2, c == 0>(key + c * Products::chunk_bytes, store_to);
+        after.template operator()<4 * c + 2>();
+        Products::template product<3, c == 0>(key + c * Products::chunk_bytes, store_to);
+        after.template operator()<4 * c + 3>();
+      };
+      const auto two_rows = [&]<int i>() __attribute__((always_inline)) {
+        constexpr int r = 2 * (i - 4);
+        add_relu_row(waits.coefficients[r], waits.dots + r * keys, sums);
+        add_relu_row(waits.coefficients[r + 1], waits.dots + (r + 1) * keys, sums);
+      };
+      const auto nothing = []<int>() {};
+      chunk.template operator()<0>(nothing);
+      chunk.template operator()<1>(two_rows);
+      chunk.template operator()<2>(two_rows);
+      if (!waits.closes) return chunk.template operator()<3>(nothing);
+      const Form& form = *waits.item->form;
+      const Panel& panel = *waits.panel;
+      __m512 upper[4], least[4];
+      const auto bounds_of_16 = [&]<int i>() __attribute__((always_inline)) {
+        constexpr int v = i - 12;
+        const __m512 sum = v == 0 ? sums.sum0 : v == 1 ? sums.sum1 : v == 2 ? sums.sum2 : sums.sum3;
+        __m512 allowance;
+        allowances<OneLane>(form, panel.features + 16 * v, keys, &allowance);
+        upper[v] = Scaled<Lanes>(form, _mm512_loadu_ps(panel.scale + 16 * v), _mm512_add_ps(sum, allowance)).up();
+        least[v] = _mm512_sub_ps(sum, allowance);
+      };
+      chunk.template operator()<3>(bounds_of_16);
+      keep_lanes(*waits.item->row, panel, waits.base, upper, [&](int v, const PassedLanes& passed, float* to) {
+        passed.store(to, Scaled<Lanes>(form, _mm512_loadu_ps(panel.scale + 16 * v), least[v]).down());
+      });
+    }
+
     [[gnu::always_inline]] static void begin(const Pending& pending, Sums& sums) {
       if (pending.opens) start(*pending.item->form, sums);
     }
     [[gnu::always_inline]] void end(const Pending& pending, const Sums& sums) const {
-      if (pending.closes) finish(*pending.item, panel_, sums);
+      if (pending.closes) finish(*pending.item, *pending.panel, pending.base, sums);
     }
 
     Pending& stored() { return pending_[turn_]; }
@@ -359,55 +400,87 @@ struct AmxKernels {
       configured_ = rows;
     }
 
-    const Panel& panel_;
     Pending* const pending_;
-    typename Tiles::Session session_;
+    typename Tiles::Session& session_;
     int turn_ = 0, chunks_, configured_ = 0;
   };
 
-  /// Rows in order of their block size, so that the tiles are configured once a size: a product takes as many cycles as
-  /// the first operand has rows, and a configuration as long as several products.
-  static void screen(const ScreenItem* items, int count, const Panel& panel) {
-    constexpr int most = 64;  // items sorted at a time
-    for (; count > most; items += most, count -= most) screen_some(items, most, panel);
-    screen_some(items, count, panel);
-  }
+  /// Panels that follow one another, the first of which begins with key `base`.
+  struct Run {
+    const Panel* panels;
+    int count;
+    std::int32_t base;
+  };
 
-  static void screen_some(const ScreenItem* items, int count, const Panel& panel) {
-    Blocks blocks[64];
+  static constexpr int most_items = 32;  // screened at a time
+
+  /// Wide forms in order of their block size, so that the tiles are configured once a size: a product takes as many
+  /// cycles as the first operand has rows, and a configuration as long as several products.
+  static void screen_wide(const Item* items, int count, const Run& run, typename Tiles::Session& session) {
+    Blocks blocks[most_items];
     unsigned sizes = 0;
     for (int i = 0; i < count; ++i) {
       blocks[i] = Blocks::of(*items[i].form);
       sizes |= 1U << static_cast<unsigned>(blocks[i].rows);
     }
+    const int chunks = run.panels->head_dim / 32;
     Sums sums{};
     typename Screening::Memory memory;
-    Screening screening(panel, memory);
-    const int chunks = panel.head_dim / 32;
+    Screening screening(chunks, session, memory);
     for (int rows = 0; rows <= most_rows; ++rows) {
       if ((sizes >> static_cast<unsigned>(rows) & 1U) == 0) continue;
       const int share = (rows + chunks - 1) / chunks;
       for (int i = 0; i < count; ++i) {
         if (blocks[i].rows != rows) continue;
-        if (rows == 0) {
-          start(*items[i].form, sums);
-          finish(items[i], panel, sums);
+        if (i + 1 < count && items[i + 1].row != nullptr) fetch_lists(*items[i + 1].row);
+        std::int32_t base = run.base;
+        for (int p = 0; p < run.count; ++p, base += keys) {
+          const Panel& panel = run.panels[p];
+          if (items[i].row != nullptr && SeenLanes(*items[i].row, base, panel.count).none()) continue;
+          if (rows == 0) {
+            start(*items[i].form, sums);
+            finish(items[i], panel, base, sums);
+          }
+          for (int b = 0; b < blocks[i].count; ++b) screening.block(items[i], panel, base, blocks[i], b, share, sums);
         }
-        for (int b = 0; b < blocks[i].count; ++b) screening.block(items[i], blocks[i], b, share, sums);
       }
     }
     screening.drain(sums);
   }
 
+  static void screen(ScreenRow* rows, int count, const Panel* panels, int panel_count, std::int32_t base) {
+    const Run run{panels, panel_count, base};
+    typename Tiles::Session session;
+    for (; count > 0; rows += most_items, count -= most_items) {
+      const int some = count < most_items ? count : most_items;
+      Item wide[most_items];
+      ScreenRow* narrow[most_items];
+      int wide_count = 0, narrow_count = 0;
+      for (ScreenRow* row = rows; row != rows + some; ++row) {
+        if (row->form->narrow) {
+          narrow[narrow_count++] = row;
+        } else {
+          wide[wide_count++] = {row->form, row, nullptr, nullptr};
+        }
+      }
+      if (narrow_count > 0) Narrow::screen(narrow, narrow_count, panels, panel_count, base, session);
+      if (wide_count > 0) screen_wide(wide, wide_count, run, session);
+    }
+  }
+
+  static void screen_one(const Item& item, const Panel& panel) {
+    typename Tiles::Session session;
+    screen_wide(&item, 1, {&panel, 1, 0}, session);
+  }
+
   // NOLINTBEGIN(readability-non-const-parameter): written through the item
   static void upper(const Form& form, const Panel& panel, float* upper) {
-    const ScreenItem item{&form, nullptr, upper};
-    screen(&item, 1, panel);
+    if (form.narrow) return Narrow::upper(form, panel, upper);
+    screen_one({&form, nullptr, nullptr, upper}, panel);
   }
 
   static void bounds(const Form& form, const Panel& panel, float* lower, float* upper) {
-    const ScreenItem item{&form, lower, upper};
-    screen(&item, 1, panel);
+    screen_one({&form, nullptr, lower, upper}, panel);
   }
   // NOLINTEND(readability-non-const-parameter)
 
@@ -443,14 +516,20 @@ template <class Tiles>
 constexpr Kernels amx_table() {
   using Table = AmxKernels<Tiles>;
   Kernels kernels = table_512<Table, PairPacker<TileSink>>(Isa::amx, bf16_arithmetic, Table::screen);
-  // Products are so cheap here that all else counts. Certified rows took 0.91 to 1.12 and 1.2 dense ones where
-  // screens took 0.44 and 0.50 of the products and 5.7 to 6.5 and 6.9 % of the keys survived
-  // (bench/results/amx-emerald-rapids-*.md).
-  // Counted, not yet measured: 10 ns a refined key (amx_gather.hpp), where a dense row takes 8 ns for a key.
-  kernels.costs = {.refine = 1.4, .key = 0.38};
+  kernels.pack = pack_tiles;
+  // Measured on Emerald Rapids, 64K-key traces, H = 32, beside 8 ns that a dense row takes for a key: 2.1 ns a block of
+  // 16 narrow rows in the kernel and 2.5 in a run, 19 to 21 ns a refined key in the kernel. Solved from whole runs of
+  // three traces (bench/results/amx-emerald-rapids-*.md).
+  kernels.costs = {.refine = 3.5, .key = 0.33, .narrow = {.block_rows = 16, .block = 0.25}};
   kernels.gathered_bounds = Table::gathered_bounds;
   // Packing a key takes as long as three dense rows of it.
   kernels.tile_rows = 32;
+  // Each row's form, windows and lists come from the second-level cache once a screen. Two panels of bf16 or four of
+  // bytes take 32 of its first-level cache's 48 KiB.
+  kernels.panels = 1;
+  kernels.narrow_panels = 4;
+  kernels.narrow_panel_bytes = Table::narrow_bytes;
+  kernels.make_narrow_panel = Table::make_narrow_panel;
   return kernels;
 }
 

@@ -61,6 +61,11 @@ struct Tiles {
   static void multiply_add() {
     __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(accumulator), "i"(rows), "i"(keys));
   }
+  /// The same for bytes with signs, summed in 32 bits.
+  template <int accumulator, int rows, int keys>
+  static void multiply_add_bytes() {
+    __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(accumulator), "i"(rows), "i"(keys));
+  }
 };
 
 }  // namespace

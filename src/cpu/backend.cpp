@@ -21,6 +21,7 @@
 #include "cpu/float_environment.hpp"
 #include "cpu/forked.hpp"
 #include "cpu/layout.hpp"
+#include "cpu/packed_keys.hpp"
 #include "cpu/row_work.hpp"
 #include "cpu/tiles.hpp"
 #include "select/carry.hpp"
@@ -55,6 +56,7 @@ struct WorkspaceCuts {
   Tile* tiles;
   std::int64_t* batches;  ///< first tile of each batch
   RowWork* works;         ///< [slots][tile_rows]
+  PackedKeys packed;
 };
 
 static_assert(kBlockRows * (sizeof(std::int32_t) + sizeof(Tile) + sizeof(std::int64_t)) + 8 * Arena::kAlignment <=
@@ -68,6 +70,7 @@ WorkspaceCuts cut_shared(Arena& arena, const CpuPlan& plan) {
   cuts.tiles = arena.take<Tile>(plan.block_rows);
   cuts.batches = arena.take<std::int64_t>(plan.block_rows + 1);
   cuts.works = arena.take<RowWork>(std::int64_t{plan.layout.slots} * plan.layout.tile_rows);
+  cuts.packed = PackedKeys(arena, plan.layout);
   return cuts;
 }
 
@@ -172,6 +175,12 @@ void on_threads(int threads, bool alone, const Body& body) {
 
 void Run::execute() {
   if (state_.shape.rows == 0) return;
+  std::int64_t first_key = state_.shape.keys;
+  for (std::int64_t t = 0; t < state_.shape.rows && plan_.layout.packed_panels > 0; ++t) {
+    const Window keys = make_row(problem_, state_.shape, state_.options, t).free;
+    if (keys.size() > 0) first_key = std::min(first_key, keys.first);
+  }
+  cuts_.packed.start(first_key);
   on_threads(state_.options.threads, alone_, [&] {
     for (std::int64_t first = 0; first < state_.shape.rows; first += plan_.block_rows)
       run_block(first, std::min(plan_.block_rows, state_.shape.rows - first));
@@ -271,21 +280,26 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
   context.keys = key_source(problem_, works[0].row.request);
   context.first_key = tile.keys.first;
   context.pack = {layout.model, slot.mean};
+  context.packed = &cuts_.packed;
   context.seeds = {slot.seeds, static_cast<std::size_t>(seed_count)};
   find_mean(tile, context.keys, slot.mean);
 
   const auto memory = [&]() -> ThreadMemory& {
     return threads_[alone_ ? 0 : static_cast<std::size_t>(tbb::this_task_arena::current_thread_index())];
   };
-  const auto for_rows = [&](const auto& body) {
+  const auto for_parts = [&](std::int64_t count, const auto& body) {
     if (!shared) {
-      for (RowWork& work : works) body(memory(), work);
+      for (std::int64_t part = 0; part < count; ++part) body(memory(), part);
       return;
     }
-    tbb::parallel_for(std::size_t{0}, works.size(), [&](std::size_t r) {
+    tbb::parallel_for(std::int64_t{0}, count, [&](std::int64_t part) {
       const FloatEnvironment environment;
-      body(memory(), works[r]);
+      body(memory(), part);
     });
+  };
+  const auto for_rows = [&](const auto& body) {
+    for_parts(static_cast<std::int64_t>(works.size()),
+              [&](ThreadMemory& thread, std::int64_t r) { body(thread, works[static_cast<std::size_t>(r)]); });
   };
   const std::int64_t panels = (tile.keys.size() + kernels.panel_keys - 1) / kernels.panel_keys;
   const std::int64_t slices = shared ? std::min(panels, layout.most_slices()) : 1;
@@ -296,13 +310,7 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
   const auto screen = [&](ThreadMemory& thread, std::int64_t number) {
     const Slice slice = slice_at(number);
     const std::int64_t last = std::min(slice_at(number + 1).first, tile.keys.last);
-    for (std::int64_t first = slice.first; first < last; first += kernels.panel_keys) {
-      const auto count = static_cast<int>(std::min<std::int64_t>(kernels.panel_keys, last - first));
-      kernels.pack(context.keys, nullptr, first, count, pack, thread.panel);
-      fetch_keys(context.keys, nullptr, first + count,
-                 std::min<std::int64_t>(kernels.panel_keys, last - first - count));
-      screen_panel(context, thread, slice, first, works);
-    }
+    screen_keys(context, thread, slice, last, pack, works);
   };
 
   for_rows([&](ThreadMemory& thread, RowWork& work) { prepare_row(context, thread, work); });
@@ -311,19 +319,24 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
   });
   if (any_screen) {
     pack = pack_for(context, works);
-    if (!shared) {
-      screen(memory(), 0);
-    } else {
-      tbb::parallel_for(std::int64_t{0}, slices, [&](std::int64_t number) {
-        const FloatEnvironment environment;
-        screen(memory(), number);
-      });
-    }
+    for_parts(slices, screen);
     for (RowWork& work : works)
       for (std::int64_t number = 0; number < slices; ++number) join_slice(slice_at(number), work);
   }
   if (RowObserver* const observer = row_observer.load(std::memory_order_acquire))
     for (const RowWork& work : works) observer->screened(work);
+  if (kernels.gathered_bounds != nullptr && works.size() > 1) {
+    for (int round = 0; round < 2; ++round) {
+      for_rows([&](ThreadMemory& thread, RowWork& work) { list_round(context, thread, work); });
+      const std::int64_t parts = (tile.keys.size() + kRefineKeys - 1) / kRefineKeys;
+      for_parts(parts, [&](ThreadMemory&, std::int64_t part) {
+        const std::int64_t first = tile.keys.first + part * kRefineKeys;
+        refine_listed(context, {first, std::min(tile.keys.last, first + kRefineKeys)}, works);
+      });
+      for (RowWork& work : works)
+        work.report.dot_products += static_cast<double>(work.refining.listed) * layout.heads;
+    }
+  }
   for_rows([&](ThreadMemory& thread, RowWork& work) { finish_row(context, thread, scores_needed_, work); });
 
   const bool last_of_request =

@@ -112,7 +112,11 @@ Machine look() {
   append(machine.avx512bf16, lacking({{"AVX512_BF16", cpuid(7, 1).eax, 5}}));
 
   machine.amx = machine.avx512;
-  append(machine.amx, lacking({{"AMX-TILE", leaf7.edx, 24}, {"AMX-BF16", leaf7.edx, 22}}));
+  append(machine.amx, lacking({{"AVX512_VBMI", leaf7.ecx, 1},
+                               {"AVX512_VNNI", leaf7.ecx, 11},
+                               {"AMX-TILE", leaf7.edx, 24},
+                               {"AMX-INT8", leaf7.edx, 25},
+                               {"AMX-BF16", leaf7.edx, 22}}));
   if (!saved(kTiles)) {
     append(machine.amx, "the operating system does not save the tile registers");
   } else if (machine.amx.empty() && !request_amx_permission()) {
@@ -174,7 +178,7 @@ std::string obstacle(Isa isa) {
 std::string offer(Isa isa) {
   switch (isa) {
     case Isa::amx:
-      return "bf16 tiles (AMX-TILE, AMX-BF16), the rest AVX-512";
+      return "tiles of bf16 and of bytes (AMX-TILE, AMX-BF16, AMX-INT8), the rest AVX-512";
     case Isa::avx512bf16:
       return "bf16 pairs, 16 lanes (AVX512_BF16), the rest AVX-512";
     case Isa::avx512:

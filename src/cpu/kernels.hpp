@@ -7,6 +7,8 @@
 //   allow[f] * feature[f] upper = up( scale * (S + A) ),   lower = down( scale * (S - A) )     (lower only without
 //   aggregate rows) up(x) = x + (|x| * 2^-21 + 2^-145), down(x) = x - (|x| * 2^-21 + 2^-145): covers the last
 //   operations and the model's own last rounding at the subnormal end.
+// A *narrow* form has rows of integers of a byte and is screened against keys of the same: dots are exact integers then,
+// and A(k) has allow_residual * residual for what the integers leave of a key (T11 of docs/certificate.md).
 // All other numeric slack is part of constant and allow[]: certificate/ computes it from `Arithmetic`. The functions
 // add nothing else, but a key whose scale is negative, NaN or infinite, or that holds a NaN code, gets upper = +inf and
 // lower = -inf (it is scored under the model), and so does every key of a form whose arithmetic overflows: the result
@@ -35,17 +37,23 @@ inline constexpr int kMaxFeatures = kModel + 2 * 8;
   return model == ScoreModel::f64 ? kModel : kModel + 2 * (head_dim / 32);
 }
 
-/// What the pack adds besides codes and scales.
+/// What the pack makes of the keys besides scales and features; one of the two where the panel has room for one.
 struct PackSpec {
   ScoreModel model = ScoreModel::f64;
-  const float* mean = nullptr;  ///< [D] or nullptr
+  const float* mean = nullptr;  ///< [D] or nullptr; only with `wide`
+  bool wide = true;             ///< the codes, as forms other than narrow ones need them
+  bool narrow = false;          ///< integers of a byte, as narrow forms need them; without `wide`, norms are larger by up
+                                ///< to a hundredth
 };
 
 /// Memory is the caller's: `panel_bytes(D, model)` bytes, 64-byte aligned; a panel is a plain header over it.
 struct Panel {
-  std::byte* data = nullptr;  ///< the instruction set's layout of the codes
-  float* scale = nullptr;     ///< [panel_keys]
-  float* features = nullptr;  ///< [feature_count][panel_keys]
+  std::byte* data = nullptr;    ///< the instruction set's layout of the codes
+  float* scale = nullptr;       ///< [panel_keys]
+  float* features = nullptr;    ///< [feature_count][panel_keys]
+  std::byte* narrow = nullptr;  ///< the instruction set's layout of the integers k_ of k = step k_ + rest; nullptr: none
+  float* step = nullptr;        ///< [panel_keys]: powers of two
+  float* residual = nullptr;    ///< [panel_keys]: |rest|, rounded up
   std::int32_t head_dim = 0;
   std::int32_t feature_count = 0;
   std::int32_t count = 0;  ///< keys present; lanes past it hold zero codes, scale 0, features 0
@@ -66,6 +74,11 @@ struct FormSpec {
   float aggregate_floor = 0;     ///< 0, or -inf for the absolute-value form (only with aggregate rows)
   bool has_alternative = false;  ///< the min(...) term of A(k)
   float alt_norm = 0, alt_mean = 0, alt_centred = 0;
+  /// A narrow form (T11): [relu_rows + 2 aggregate_rows][head_dim] integers, two rows an aggregate (its row is factor
+  /// times 128 high + low); `rows` and `coef` are not read then. nullptr: not narrow.
+  const std::int8_t* narrow = nullptr;
+  const float* narrow_factor = nullptr;  ///< [relu_rows + aggregate_rows], coefficients included
+  float allow_residual = 0;              ///< of A(k), times the key's residual
 };
 
 /// Memory is the caller's: `form_bytes(rows, D)` bytes, 64-byte aligned.
@@ -78,6 +91,8 @@ struct Form {
   float aggregate_floor = 0;
   bool has_alternative = false;
   float alt_norm = 0, alt_mean = 0, alt_centred = 0;
+  bool narrow = false;
+  float allow_residual = 0;
 };
 
 /// What the certificate must know of the instruction set's arithmetic; every number is a proven upper bound.
@@ -88,11 +103,18 @@ struct Arithmetic {
   double epilogue_error;  ///< relative error per operation of the epilogue (2^-23 covers every rounding mode)
 };
 
+/// Narrow forms: rows come in blocks, and a block that is not full costs as much as a full one.
+struct NarrowCosts {
+  int block_rows = 0;  ///< 0: the instruction set has no narrow forms
+  double block = 0;    ///< screening a key with one block, in units of scoring one key of a row dense
+};
+
 /// What the cost model must know of the instruction set, in units of scoring one key of a row dense (measured by
 /// `dosa bench` over the 64K-key traces; they steer the choice of r and path, never the result).
 struct Costs {
   double refine = 1.8;  ///< one survivor: gathered pack, bounds, thresholds
   double key = 0.035;   ///< a screened key beside its rows: share of the pack, passes over its bounds
+  NarrowCosts narrow{};
 };
 
 /// Keys with their proven bounds, array by array.
@@ -102,21 +124,15 @@ struct Candidates {
   float* upper;
 };
 
-/// What a screen keeps of a panel for one row: lanes first .. last - 1 whose upper bound is not below the floor.
-struct Keeping {
-  float floor;
-  int first, last;
-  std::int32_t base;   ///< the key of lane 0
-  Candidates to;       ///< receives what is kept, in order, and no more; `lower` only where the item has lower bounds
-  std::int64_t count;  ///< how many
-};
-
-/// One row's part of a panel to be screened: lower null: upper() alone; else bounds().
-struct ScreenItem {
+/// A row on its way through the panels of a screen: what it keeps are the keys that it sees whose upper bound is not
+/// below its floor, in order.
+struct ScreenRow {
   const Form* form;
-  float* lower;                ///< [panel_keys] or nullptr
-  float* upper;                ///< [panel_keys]
-  Keeping* keeping = nullptr;  ///< not null: bounds go there, and what lower and upper hold is unspecified
+  float floor;
+  std::int32_t first, last;  ///< the keys that it sees
+  bool lower;                ///< lower bounds are kept, too; only without aggregate rows
+  Candidates to;
+  std::int64_t count = 0;  ///< kept so far
 };
 
 /// A sample's bounds, key by key, on their way to an expected share of survivors.
@@ -161,9 +177,10 @@ struct Kernels {
   void (*upper)(const Form& form, const Panel& panel, float* upper);
   /// lower and upper [panel_keys]; aggregate_rows must be 0.
   void (*bounds)(const Form& form, const Panel& panel, float* lower, float* upper);
-  /// The same for many rows in one call: AMX configures its tiles once and hides each row's epilogue under the products
-  /// of the next.
-  void (*screen)(const ScreenItem* items, int count, const Panel& panel);
+  /// The same for many rows and up to `panels` panels that follow one another (all but the last are full), the first of
+  /// which begins with key `base`: each row keeps what reaches its floor. AMX configures its tiles once a call and hides
+  /// each row's epilogue under the products of the next.
+  void (*screen)(ScreenRow* rows, int count, const Panel* panels, int panel_count, std::int32_t base);
   /// dots[row * panel_keys + key] of the first `rows` rows of the form.
   void (*dots)(const Form& form, int rows, const Panel& panel, float* dots);
 
@@ -191,11 +208,18 @@ struct Kernels {
   /// Rows that share one packing of the keys (in F32 about a third of one certified row's work: 16 rows leave 2
   /// percent).
   int tile_rows = 16;
+  int panels = 1;         ///< that a screen takes at once, at most kMostPanels
+  int narrow_panels = 1;  ///< the same where all forms are narrow
+  /// Panels that hold nothing but what narrow forms need. Null where there are none.
+  std::size_t (*narrow_panel_bytes)(int head_dim, ScoreModel model) = nullptr;
+  Panel (*make_narrow_panel)(std::byte* memory, int head_dim, ScoreModel model) = nullptr;
   /// bounds() of keys index[0..count), as if packed without a mean, into lower[0..count) and upper[0..count) and
   /// nothing more. Null where packing panels is as fast.
   void (*gathered_bounds)(const Form& form, const KeySource& keys, const std::int32_t* index, std::int64_t count,
                           float* lower, float* upper) = nullptr;
 };
+
+inline constexpr int kMostPanels = 4;
 
 /// nullptr where the build lacks it. Availability on this machine is dispatch.hpp's business.
 [[nodiscard]] const Kernels* portable_kernels() noexcept;

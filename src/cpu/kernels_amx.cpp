@@ -2,7 +2,8 @@
 // dispatch asks for it before this table is handed out.
 #include "cpu/kernels.hpp"
 
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && \
+    defined(__AVX512VBMI__) && defined(__AVX512VNNI__)
 #include "cpu/amx_panels.hpp"
 #include "cpu/amx_tiles.hpp"
 

@@ -18,8 +18,11 @@ struct F32Packer {
   }
 
   template <bool with_mean, bool with_model>
-  static __mmask16 lanes(const Lane* lane, int head_dim, const float* mean, std::byte* data, int group, float* features,
-                         int stride) {
+  static __mmask16 lanes(const Lane* lane, const float* mean, const Panel& panel, int group) {
+    std::byte* const data = panel.data;
+    float* const features = panel.features + 16 * group;
+    constexpr int stride = panel_keys;
+    const int head_dim = panel.head_dim;
     __m512 squares = _mm512_setzero_ps();
     __m512 centred[4] = {};  // one sum would be a chain of 2 D additions, each waiting for the one before
     __m128i largest = _mm_setzero_si128();

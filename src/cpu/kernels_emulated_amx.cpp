@@ -1,7 +1,8 @@
 // The AMX kernels over tiles in plain C++, for tests on machines without AMX.
 #include "cpu/amx_emulated.hpp"
 
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && \
+    defined(__AVX512VBMI__) && defined(__AVX512VNNI__)
 #include "cpu/amx_panels.hpp"
 
 namespace dosa::cpu {
@@ -75,6 +76,23 @@ struct EmulatedTiles {
         }
         std::uint32_t& sum = state.data[accumulator][m][n];
         sum = bits_of(flushed(float_of(sum) + flushed(even + odd)));
+      }
+    }
+  }
+
+  static std::int32_t byte_of(std::uint32_t word, int number) {
+    return static_cast<std::int8_t>(word >> static_cast<unsigned>(8 * number) & 0xffU);
+  }
+  /// TDPBSSD.
+  template <int accumulator, int rows, int keys>
+  static void multiply_add_bytes() {
+    for (int m = 0; m < rows_of(accumulator); ++m) {
+      for (int n = 0; n < 16; ++n) {
+        std::uint32_t& sum = state.data[accumulator][m][n];
+        for (int k = 0; k < 16; ++k) {
+          for (int i = 0; i < 4; ++i)
+            sum += static_cast<std::uint32_t>(byte_of(state.data[rows][m][k], i) * byte_of(state.data[keys][k][n], i));
+        }
       }
     }
   }

@@ -42,23 +42,30 @@ ThreadMemory cut_thread(Arena& arena, const Layout& layout) {
   const Kernels& kernels = *layout.kernels;
   constexpr std::int64_t keys = kSampleStride;
   ThreadMemory thread{};
-  auto* const panel =
-      arena.take<std::byte>(static_cast<std::int64_t>(kernels.panel_bytes(layout.head_dim, layout.model)));
-  if (panel != nullptr) thread.panel = kernels.make_panel(panel, layout.head_dim, layout.model);
+  const int panels = std::max(kernels.panels, kernels.narrow_panels);
+  thread.panels = arena.take<Panel>(panels);
+  for (int p = 0; p < panels; ++p) {
+    auto* const memory =
+        arena.take<std::byte>(static_cast<std::int64_t>(kernels.panel_bytes(layout.head_dim, layout.model)));
+    if (memory != nullptr) thread.panels[p] = kernels.make_panel(memory, layout.head_dim, layout.model);
+  }
+  if (thread.panels != nullptr) thread.panel = thread.panels[0];
   thread.sample_dots = arena.take<float>(keys * layout.heads);
   thread.sample_numbers = arena.take<float>(3 * keys);
   thread.panel_dots = arena.take<float>(std::int64_t{kernels.panel_keys} * layout.heads);
   thread.sample_keys = arena.take<std::int32_t>(keys);
   thread.rows = arena.take<float>(std::int64_t{layout.heads + 4} * layout.head_dim);
   thread.coef = arena.take<float>(layout.heads);
+  if (kernels.costs.narrow.block_rows > 0) {
+    thread.narrow_rows = arena.take<std::int8_t>(std::int64_t{layout.heads + 4} * layout.head_dim);
+    thread.narrow_factors = arena.take<float>(layout.heads + 4);
+  }
   thread.certificate_bytes = certificate::scratch_bytes(layout.heads, layout.head_dim, kSampleKeys);
   thread.certificate = arena.take<std::byte>(static_cast<std::int64_t>(thread.certificate_bytes));
   thread.model_row = arena.take<std::byte>(
       static_cast<std::int64_t>(kernels.model_bytes(layout.model, layout.heads, layout.head_dim)));
   thread.block_scores = arena.take<float>(kModelBlock + 2 * 64);
   thread.kth = arena.take<KthScratch>(1);
-  thread.screen_lower = arena.take<float>(std::int64_t{kScreenRows} * kernels.panel_keys);
-  thread.screen_upper = arena.take<float>(std::int64_t{kScreenRows} * kernels.panel_keys);
   thread.sample_allowances = arena.take<float>(keys);
   thread.sample_scores = arena.take<float>(keys);
   thread.predicted = arena.take<float>(keys + layout.keys / kPredictionStride + 16);
@@ -109,6 +116,16 @@ Layout make_layout(const Kernels& kernels, const Shape& shape, const Options& op
   const std::int64_t tiles = (rows + layout.tile_rows - 1) / layout.tile_rows;
   const bool tile_a_thread = in_flight / layout.tile_rows >= layout.threads && tiles >= 2 * layout.threads;
   layout.slots = tile_a_thread ? layout.threads : 1;
+
+  // What is left keeps packed keys. Several requests at once would each need their own.
+  if (kernels.narrow_panel_bytes != nullptr && options.path != Path::dense && options.ablation.narrow &&
+      shape.requests == 1 && tiles > 1) {
+    const std::int64_t panels = (layout.keys + kernels.panel_keys - 1) / kernels.panel_keys;
+    const auto bytes = static_cast<std::int64_t>(kernels.narrow_panel_bytes(layout.head_dim, layout.model)) + 1;
+    const std::int64_t rows_in_flight = layout.slots * layout.tile_rows;
+    const std::int64_t left = memory - thread_bytes * layout.threads - rows_in_flight * row_excess();
+    if (panels * bytes + 2 * static_cast<std::int64_t>(Arena::kAlignment) <= left) layout.packed_panels = panels;
+  }
   return layout;
 }
 

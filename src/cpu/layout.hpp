@@ -24,6 +24,9 @@ inline constexpr std::int64_t kPredictionStride = 256;  ///< keys that a random 
 inline constexpr int kScreenRows = 32;                  ///< rows screened in one call of an instruction set
 inline constexpr std::int64_t kModelBlock = 256;  ///< keys scored under the model between two pushes to the selector
 
+/// Keys that rows of a tile refine side by side before the next ones come: their codes are half of a second-level cache.
+inline constexpr std::int64_t kRefineKeys = 8192;
+
 /// What the backend itself keeps of a block of rows, of a row in flight with its slot, and of a thread.
 inline constexpr std::int64_t kBlockBytes = 256 << 10, kRowWorkBytes = 2048, kThreadBytes = 512;
 
@@ -34,6 +37,7 @@ struct Layout {
   int tile_rows = 1;              ///< rows that share one pass over packed keys
   std::int64_t keys = 0;          ///< N
   std::int64_t slots_wanted = 0;  ///< min(K, N)
+  std::int64_t packed_panels = 0;  ///< of keys that all tiles share, where memory holds them (packed_keys.hpp)
   int heads = 0, head_dim = 0;
   ScoreModel model = ScoreModel::f64;
 
@@ -61,7 +65,8 @@ struct SlotMemory {
 };
 
 struct ThreadMemory {
-  Panel panel;
+  Panel* panels;  ///< [kMostPanels]: of a screen
+  Panel panel;    ///< of gathered keys: the first of `panels`
   float* sample_dots;     ///< [H][kSampleKeys]
   float* sample_numbers;  ///< scale, norm, centred: [3][kSampleKeys]
   float* panel_dots;      ///< [H][panel_keys]
@@ -73,8 +78,8 @@ struct ThreadMemory {
   std::byte* model_row;
   float* block_scores;  ///< kModelBlock, and one panel of bounds
   KthScratch* kth;
-  float* screen_lower;       ///< [kScreenRows][panel_keys]: bounds of one panel on their way to the rows' lists
-  float* screen_upper;       ///< [kScreenRows][panel_keys]
+  std::int8_t* narrow_rows;  ///< [H + 4][D] (certificate::NarrowTarget)
+  float* narrow_factors;     ///< [H + 4]
   float* sample_allowances;  ///< [kSampleKeys]: what separates bounds from sums in the dense form
   float* sample_scores;      ///< [kSampleKeys]
   float* predicted;          ///< kSampleKeys + keys / kPredictionStride, and 16 more

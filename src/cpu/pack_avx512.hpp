@@ -45,7 +45,7 @@ inline void pack_panel(const KeySource& keys, const std::int32_t* index, std::in
   for (int group = 0; group < lanes / 16; ++group) {
     float* features = panel.features + 16 * group;
     const Lane* at = lane + 16 * group;
-    const __mmask16 poisoned = pack_lanes(at, panel.head_dim, spec.mean, panel.data, group, features, lanes);
+    const __mmask16 poisoned = pack_lanes(at, spec.mean, panel, group);
     alignas(64) float scale[16];
     for (int i = 0; i < 16; ++i) scale[i] = at[i].scale;
     _mm512_storeu_ps(panel.scale + 16 * group,

@@ -115,8 +115,11 @@ struct PairPacker {
   static constexpr int panel_keys = Sink::panel_keys;
 
   template <bool with_mean, bool with_model>
-  static __mmask16 lanes(const Lane* lane, int head_dim, const float* mean, std::byte* data, int group, float* features,
-                         int stride) {
+  static __mmask16 lanes(const Lane* lane, const float* mean, const Panel& panel, int group) {
+    std::byte* const data = panel.data;
+    float* const features = panel.features + 16 * group;
+    constexpr int stride = panel_keys;
+    const int head_dim = panel.head_dim;
     ChunkSums sums;
     __m512i largest = _mm512_setzero_si512();
     for (int chunk = 0; chunk < head_dim / 32; ++chunk) {

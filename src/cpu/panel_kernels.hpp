@@ -88,6 +88,8 @@ inline Form form_header(const FormSpec& spec, ScoreModel model, std::byte* memor
   form.alt_norm = spec.alt_norm;
   form.alt_mean = spec.alt_mean;
   form.alt_centred = spec.alt_centred;
+  form.narrow = spec.narrow != nullptr;
+  form.allow_residual = spec.allow_residual;
   return form;
 }
 
@@ -112,6 +114,20 @@ inline void allowances(const Form& form, const float* features, int stride, type
   }
 }
 
+/// The lanes of a panel that a row sees.
+struct SeenLanes {
+  int first, last;
+
+  SeenLanes(const ScreenRow& row, std::int32_t base, int count)
+      : first(row.first > base ? row.first - base : 0), last(row.last - base < count ? row.last - base : count) {}
+  [[nodiscard]] bool none() const { return first >= last; }
+};
+
+/// Where the next key that a row keeps goes.
+inline Candidates next_place(const ScreenRow& row) {
+  return {row.to.key + row.count, row.to.lower + row.count, row.to.upper + row.count};
+}
+
 /// scale * t and what up() adds or down() takes away.
 template <class Lanes>
 struct Scaled {
@@ -132,7 +148,9 @@ struct Scaled {
     return Lanes::where_within(scale, limit, Lanes::where_within(product, Lanes::broadcast(__FLT_MAX__), bound, no),
                                no);
   }
-  [[nodiscard]] V up() const { return or_unbounded(Lanes::add(product, slack), __builtin_inff()); }
+  /// Infinite or NaN where something overflowed or the key's scale is NaN.
+  [[nodiscard]] V sum() const { return Lanes::add(product, slack); }
+  [[nodiscard]] V up() const { return or_unbounded(sum(), __builtin_inff()); }
   [[nodiscard]] V down() const { return or_unbounded(Lanes::subtract(product, slack), -__builtin_inff()); }
 };
 
@@ -334,19 +352,20 @@ struct PanelKernels {
   }
 
   template <decltype(Kernels::keep_not_below) keep>
-  static void screen(const ScreenItem* items, int count, const Panel& panel) {
-    for (int i = 0; i < count; ++i) {
-      const ScreenItem& item = items[i];
-      if (item.lower == nullptr) {
-        upper(*item.form, panel, item.upper);
-      } else {
-        bounds(*item.form, panel, item.lower, item.upper);
+  static void screen(ScreenRow* rows, int count, const Panel* panels, int panel_count, std::int32_t base) {
+    alignas(64) float low[keys], high[keys];
+    for (int p = 0; p < panel_count; ++p, base += keys) {
+      for (ScreenRow* row = rows; row != rows + count; ++row) {
+        const SeenLanes seen(*row, base, panels[p].count);
+        if (seen.none()) continue;
+        if (row->lower) {
+          bounds(*row->form, panels[p], low, high);
+        } else {
+          upper(*row->form, panels[p], high);
+        }
+        row->count += keep({nullptr, row->lower ? low + seen.first : nullptr, high + seen.first},
+                           seen.last - seen.first, row->floor, base + seen.first, next_place(*row));
       }
-      if (item.keeping == nullptr) continue;
-      Keeping& kept = *item.keeping;
-      const int first = kept.first;
-      const Candidates from{nullptr, item.lower == nullptr ? nullptr : item.lower + first, item.upper + first};
-      kept.count = keep(from, kept.last - first, kept.floor, kept.base + first, kept.to);
     }
   }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "certificate/dosa_bound.hpp"
 #include "cpu/row_sample.hpp"
@@ -70,6 +71,7 @@ class Worker {
         lower_(work.memory.lower) {}
 
   void prepare();
+  void list_round();
   void finish(bool scores_needed);
 
  private:
@@ -96,6 +98,15 @@ class Worker {
   [[nodiscard]] std::int64_t most_refined() const noexcept {
     return static_cast<std::int64_t>(2 * work_.expected_survival * static_cast<double>(visible()));
   }
+  [[nodiscard]] bool best_first() const noexcept {
+    return options_.ablation.best_first || work_.report.threshold == -kInfinity;
+  }
+  [[nodiscard]] std::int64_t first_wanted() const noexcept {
+    return static_cast<std::int64_t>(std::ceil(kBestFirst * static_cast<double>(work_.slots)));
+  }
+  float best_bound(std::int64_t wanted) { return kth(upper_, work_.kept, std::min(wanted, work_.kept)); }
+  std::int64_t list_between(const RefinedKeys& place, std::int64_t count, float from, float to);
+  bool threshold_settles(const RefinedKeys& place, std::int64_t wanted, Refining& state);
   void screen_again(float floor);
   Found keep_candidates(const Candidates& from, std::int64_t count, float proven);
   Found dense_candidates();
@@ -131,6 +142,10 @@ certificate::RowInput Worker::row_input() const {
   input.refine_cost = kernels_.costs.refine;
   input.loops = &kernels_.loops;
   input.measured = measured_;
+  if (kernels_.costs.narrow.block_rows > 0) {
+    input.narrow = kernels_.costs.narrow;
+    input.narrow_target = {thread_.narrow_rows, thread_.narrow_factors};
+  }
   return input;
 }
 
@@ -183,7 +198,7 @@ void Worker::choose_path() {
   if (options_.path == Path::automatic) {
     if (choice.cost + kernels_.costs.key > kWorthwhile) return;
     // Where a crowd of keys lies about the threshold, a sample cannot tell on which side of it.
-    const double gain = 1 - (choice.retained + choice.aggregates) / heads();
+    const double gain = 1 - choice.screen;
     if (predict && choice.kept > std::min(kCrowd * gain / kernels_.costs.refine, kMostKept)) return;
     if (choice.survival > kMostSurvivors) return;
     report.reason = RowReason::measured;
@@ -223,14 +238,7 @@ void Worker::prepare() {
 // The row alone once more, keeping keys from `floor` on.
 void Worker::screen_again(float floor) {
   work_.floor = floor;
-  work_.memory.kept[0] = 0;
-  const Slice whole{0, work_.row.free.first};
-  const PackSpec pack = pack_for(tile_, {&work_, 1});
-  for (std::int64_t first = work_.row.free.first; first < work_.row.free.last; first += kernels_.panel_keys) {
-    const auto block = static_cast<int>(std::min<std::int64_t>(kernels_.panel_keys, work_.row.free.last - first));
-    kernels_.pack(tile_.keys, nullptr, first, block, pack, thread_.panel);
-    screen_panel(tile_, thread_, whole, first, {&work_, 1});
-  }
+  screen_keys(tile_, thread_, {0, work_.row.free.first}, work_.row.free.last, pack_for(tile_, {&work_, 1}), {&work_, 1});
   work_.kept = work_.memory.kept[0];
   work_.report.dot_products += static_cast<double>(visible()) * rows_per_key();
 }
@@ -268,59 +276,79 @@ float Worker::seeded_threshold() {
   return kth(lower_, count, work_.slots);
 }
 
+// Appends the keys with bounds in from .. to to `count` refined ones; returns how many, or -1 where they are too many.
+std::int64_t Worker::list_between(const RefinedKeys& place, std::int64_t count, float from, float to) {
+  if (kernels_.count_not_below(upper_, work_.kept, from) > std::min(place.most, place.room - count)) return -1;
+  std::int32_t* const fresh = place.key + count;
+  const std::int64_t found = kernels_.positions_between(upper_, work_.kept, from, to, fresh);
+  const auto base = static_cast<std::int32_t>(work_.row.free.first);
+  for (std::int64_t j = 0; j < found; ++j) fresh[j] = place.over_kept ? base + fresh[j] : work_.memory.list[fresh[j]];
+  return found;
+}
+
+// The threshold from what is refined; whether refining the `wanted` keys with the largest bounds was enough.
+bool Worker::threshold_settles(const RefinedKeys& place, std::int64_t wanted, Refining& state) {
+  RowReport& report = work_.report;
+  state.proven = kth(place.lower, state.count, work_.slots);
+  report.threshold = std::max(report.threshold, state.proven);
+  if (report.threshold >= state.from || wanted >= work_.kept) return true;
+  const std::int64_t survivors = kernels_.count_not_below(upper_, work_.kept, report.threshold);
+  if (survivors <= kRise * state.count && report.threshold >= work_.floor) return true;
+  return 2 * wanted > most_refined();
+}
+
+void Worker::list_round() {
+  if (work_.screen != Screen::dosa || !best_first() || work_.kept < work_.slots) return;
+  const RefinedKeys place = refined_keys(kernels_, work_);
+  Refining& state = work_.refining;
+  float from = kUnknown;
+  if (state.rounds == 0) {
+    from = best_bound(first_wanted());
+  } else {
+    if (state.listed == 0) return;
+    state.take_listed();
+    state.settled = threshold_settles(place, first_wanted(), state);
+    from = work_.report.threshold;
+    if (!state.settled || from < work_.floor || from >= state.from) return;
+  }
+  ++state.rounds;
+  const std::int64_t found = list_between(place, state.count, from, state.from);
+  if (found > 0) {
+    state.listed = found;
+    state.listed_from = from;
+  }
+}
+
 // Survivors of the certificate: refined bounds in lower_, upper_, their keys in list, ascending in two runs.
 Found Worker::dosa_candidates() {
-  const std::int64_t kept = work_.kept, half = visible() / 2;
+  const RefinedKeys place = refined_keys(kernels_, work_);
   RowReport& report = work_.report;
-  // Refined bounds of up to half of the keys: lower in the first half of lower_, upper in the second. Their keys lie
-  // behind the kept ones, or over them where every key was kept: then a position tells the key.
-  const bool all = kept == visible();
-  const std::int64_t room = all ? visible() : visible() - kept;
-  std::int32_t* const list = work_.memory.list + (all ? 0 : kept);
-  const auto base = static_cast<std::int32_t>(work_.row.free.first);
-  const auto to_keys = [&](std::int32_t* positions, std::int64_t found) {
-    for (std::int64_t j = 0; j < found; ++j) positions[j] = all ? base + positions[j] : work_.memory.list[positions[j]];
-  };
-  float* const lower = lower_;
-  float* const upper = lower_ + half;
-  // Beyond these the dense row is cheaper.
-  const auto worthwhile =
-      std::min(half, static_cast<std::int64_t>(static_cast<double>(visible()) / kernels_.costs.refine));
-
-  std::int64_t count = 0;
-  float refined_from = kUnknown;  // nothing is refined
-  float proven = kUnknown;        // the K-th largest lower bound of what is refined
-  // Refines the keys with bounds from `from` on that are not refined yet; false: too many for the room there is.
+  // Once, for what the screen left: another screen leaves other keys.
+  Refining state = std::exchange(work_.refining, {});
+  if (state.listed > 0) state.take_listed();
+  // Refines the keys with bounds from `from` on that are not refined yet; false: too many.
   const auto refine_from = [&](float from) {
-    if (from >= refined_from) return true;
-    if (kernels_.count_not_below(upper_, kept, from) > std::min(worthwhile, room - count)) return false;
-    std::int32_t* const fresh = list + count;
-    const std::int64_t found = kernels_.positions_between(upper_, kept, from, refined_from, fresh);
-    to_keys(fresh, found);
-    refine_keys(fresh, found, lower + count, upper + count);
-    count += found;
-    refined_from = from;
-    if (found > 0) proven = kUnknown;
+    if (from >= state.from) return true;
+    const std::int64_t found = list_between(place, state.count, from, state.from);
+    if (found < 0) return false;
+    refine_keys(place.key + state.count, found, place.lower + state.count, place.upper + state.count);
+    state.listed = found;
+    state.listed_from = from;
+    state.take_listed();
     return true;
   };
 
-  if (options_.ablation.best_first || report.threshold == -kInfinity) {
-    if (kept < work_.slots) return {Outcome::floor_too_high};
-    auto wanted = static_cast<std::int64_t>(std::ceil(kBestFirst * static_cast<double>(work_.slots)));
-    for (;; wanted *= 2) {
-      if (!refine_from(kth(upper_, kept, std::min(wanted, kept)))) return {Outcome::too_many};
-      proven = kth(lower, count, work_.slots);
-      report.threshold = std::max(report.threshold, proven);
-      if (report.threshold >= refined_from || wanted >= kept) break;
-      const std::int64_t survivors = kernels_.count_not_below(upper_, kept, report.threshold);
-      if (survivors <= kRise * count && report.threshold >= work_.floor) break;
-      if (2 * wanted > most_refined()) break;
+  if (best_first() && !state.settled) {
+    if (work_.kept < work_.slots) return {Outcome::floor_too_high};
+    for (std::int64_t wanted = first_wanted();; wanted *= 2) {
+      if (!refine_from(best_bound(wanted))) return {Outcome::too_many};
+      if (threshold_settles(place, wanted, state)) break;
     }
   }
   if (report.threshold < work_.floor) return {Outcome::floor_too_high};
   if (!refine_from(report.threshold)) return {Outcome::too_many};
-  report.survivors = count;
-  return keep_candidates({list, lower, upper}, count, proven);
+  report.survivors = state.count;
+  return keep_candidates({place.key, place.lower, place.upper}, state.count, state.proven);
 }
 
 void Worker::score_under_model(const std::int32_t* keys, std::int64_t first, std::int64_t count, float* scores) {
@@ -499,38 +527,69 @@ PackSpec pack_for(const TileContext& tile, std::span<const RowWork> works) {
   return spec;
 }
 
-void screen_panel(const TileContext& tile, ThreadMemory& thread, const Slice& slice, std::int64_t panel_first,
-                  std::span<RowWork> works) {
-  const Kernels& kernels = *tile.layout->kernels;
-  const Panel& panel = thread.panel;
-  std::array<ScreenItem, kScreenRows> items{};
-  std::array<Keeping, kScreenRows> kept{};
-  std::array<RowWork*, kScreenRows> rows{};
-  std::size_t count = 0;
-  const auto flush = [&] {
-    kernels.screen(items.data(), static_cast<int>(count), panel);
-    for (std::size_t i = 0; i < count; ++i) rows[i]->memory.kept[slice.number] += kept[i].count;
-    count = 0;
-  };
-  for (RowWork& work : works) {
-    const Window& window = work.row.free;
-    if (panel_first >= window.last || panel_first + panel.count <= window.first) continue;
-    if (work.screen != Screen::dense && work.screen != Screen::dosa) continue;
-    const bool dense = work.screen == Screen::dense;
-    const std::size_t place = count * static_cast<std::size_t>(kernels.panel_keys);
-    const std::int64_t at = std::max(slice.first, window.first) - window.first + work.memory.kept[slice.number];
-    kept[count] = {work.floor,
-                   static_cast<int>(std::max<std::int64_t>(0, window.first - panel_first)),
-                   static_cast<int>(std::min<std::int64_t>(panel.count, window.last - panel_first)),
-                   static_cast<std::int32_t>(panel_first),
-                   {work.memory.list + at, work.memory.lower + at, work.memory.upper + at},
-                   0};
-    items[count] = {dense ? &work.dense : &work.dosa, dense ? thread.screen_lower + place : nullptr,
-                    thread.screen_upper + place, &kept[count]};
-    rows[count++] = &work;
-    if (count == items.size()) flush();
+namespace {
+
+/// A slice's screen of the rows whose forms are narrow, or of the others: they share no panel.
+class SliceScreen {
+ public:
+  SliceScreen(const Slice& slice, std::span<RowWork> works, bool narrow) : number_(slice.number) {
+    for (RowWork& work : works) {
+      const bool dense = work.screen == Screen::dense;
+      if (!dense && work.screen != Screen::dosa) continue;
+      const Form& form = dense ? work.dense : work.dosa;
+      if (form.narrow != narrow) continue;
+      const Window& window = work.row.free;
+      const std::int64_t at = std::max(slice.first, window.first) - window.first;
+      rows_[count_] = {&form,
+                       work.floor,
+                       static_cast<std::int32_t>(window.first),
+                       static_cast<std::int32_t>(window.last),
+                       dense,
+                       {work.memory.list + at, work.memory.lower + at, work.memory.upper + at}};
+      works_[count_++] = &work;
+    }
   }
-  flush();
+
+  void run(const TileContext& tile, ThreadMemory& thread, std::int64_t first, std::int64_t last, PackSpec pack,
+           bool narrow) {
+    if (count_ == 0) return;
+    const Kernels& kernels = *tile.layout->kernels;
+    pack.narrow = narrow;
+    pack.wide = !narrow;
+    const int most = narrow ? kernels.narrow_panels : kernels.panels;
+    std::array<Panel, kMostPanels> panels;
+    while (first < last) {
+      const auto base = static_cast<std::int32_t>(first);
+      int ready = 0;
+      for (; ready < most && first < last; ++ready) {
+        const auto keys = static_cast<int>(std::min<std::int64_t>(kernels.panel_keys, last - first));
+        Panel& panel = panels[static_cast<std::size_t>(ready)];
+        if (!narrow || keys < kernels.panel_keys || !tile.packed->find(tile.keys, first, panel)) {
+          panel = thread.panels[ready];
+          kernels.pack(tile.keys, nullptr, first, keys, pack, panel);
+          fetch_keys(tile.keys, nullptr, first + keys,
+                     std::min<std::int64_t>(kernels.panel_keys, last - first - keys));
+        }
+        first += keys;
+      }
+      kernels.screen(rows_.data(), static_cast<int>(count_), panels.data(), ready, base);
+    }
+    for (std::size_t i = 0; i < count_; ++i) works_[i]->memory.kept[number_] = rows_[i].count;
+  }
+
+ private:
+  std::int64_t number_;
+  std::size_t count_ = 0;
+  std::array<ScreenRow, kScreenRows> rows_;
+  std::array<RowWork*, kScreenRows> works_;
+};
+
+}  // namespace
+
+void screen_keys(const TileContext& tile, ThreadMemory& thread, const Slice& slice, std::int64_t last,
+                 const PackSpec& pack, std::span<RowWork> works) {
+  for (const bool narrow : {false, true})
+    SliceScreen(slice, works, narrow).run(tile, thread, slice.first, last, pack, narrow);
 }
 
 void join_slice(const Slice& slice, RowWork& work) {
@@ -547,6 +606,38 @@ void join_slice(const Slice& slice, RowWork& work) {
   move(memory.upper);
   if (work.screen == Screen::dense) move(memory.lower);
   work.kept += count;
+}
+
+RefinedKeys refined_keys(const Kernels& kernels, const RowWork& work) {
+  const std::int64_t visible = work.visible(), kept = work.kept, half = visible / 2;
+  const bool all = kept == visible;
+  const auto worthwhile = static_cast<std::int64_t>(static_cast<double>(visible) / kernels.costs.refine);
+  return {work.memory.list + (all ? 0 : kept),
+          work.memory.lower,
+          work.memory.lower + half,
+          std::min(half, worthwhile),
+          all ? visible : visible - kept,
+          all};
+}
+
+void list_round(const TileContext& tile, ThreadMemory& thread, RowWork& work) {
+  Worker(tile, thread, work).list_round();
+}
+
+void refine_listed(const TileContext& tile, const Window& keys, std::span<const RowWork> works) {
+  const Kernels& kernels = *tile.layout->kernels;
+  for (const RowWork& work : works) {
+    const Refining& state = work.refining;
+    if (state.listed == 0) continue;
+    const RefinedKeys place = refined_keys(kernels, work);
+    const std::int32_t* const listed = place.key + state.count;
+    const std::int32_t* const end = listed + state.listed;
+    const std::int32_t* const first = std::lower_bound(listed, end, keys.first);
+    const std::int32_t* const last = std::lower_bound(first, end, keys.last);
+    if (first == last) continue;
+    const std::int64_t at = first - place.key;
+    kernels.gathered_bounds(work.dense, tile.keys, first, last - first, place.lower + at, place.upper + at);
+  }
 }
 
 void finish_row(const TileContext& tile, ThreadMemory& thread, bool scores_needed, RowWork& work) {

@@ -4,10 +4,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "contract/row.hpp"
 #include "cpu/layout.hpp"
+#include "cpu/packed_keys.hpp"
 #include "dosa/plan.hpp"
 
 namespace dosa::cpu {
@@ -19,10 +21,42 @@ struct TileContext {
   const Layout* layout;
   const Options* options;
   KeySource keys;
+  PackedKeys* packed;
   PackSpec pack;
   std::int64_t first_key = 0;  ///< local index of the tile's first key: where the rows' slabs start
   std::span<const std::int32_t>
       seeds;  ///< likely winners, ascending, distinct, local indices; may lie outside a window
+};
+
+/// Where the refined keys of a certified row lie, after the screen: of up to half of the keys, lower bounds in the
+/// first half of memory.lower, upper bounds in the second. The keys lie behind the kept ones in memory.list, or over
+/// them where every key was kept: then a position tells the key.
+struct RefinedKeys {
+  std::int32_t* key;
+  float* lower;
+  float* upper;
+  std::int64_t most;  ///< beyond these the dense row is cheaper
+  std::int64_t room;
+  bool over_kept;
+};
+
+/// How far a certified row has come with refining, so that rows of a tile can do so side by side.
+struct Refining {
+  std::int64_t count = 0;                                ///< keys with their bounds in place
+  float from = std::numeric_limits<float>::quiet_NaN();  ///< all with bounds from here on are; NaN: none is
+  float proven = from;                                   ///< the K-th largest lower bound of them, where it is known
+  std::int64_t listed = 0;                               ///< keys behind them whose turn is next
+  float listed_from = 0;
+  int rounds = 0;
+  bool settled = false;  ///< the threshold will not rise by refining more
+
+  /// The listed keys have their bounds.
+  void take_listed() noexcept {
+    if (listed > 0) proven = std::numeric_limits<float>::quiet_NaN();
+    count += listed;
+    from = listed_from;
+    listed = 0;
+  }
 };
 
 struct RowWork {
@@ -34,6 +68,7 @@ struct RowWork {
   float floor = 0;               ///< the screen keeps keys whose upper bound reaches it
   std::int64_t kept = 0;         ///< of them, after the screen: memory.list, upper (dense rows: and lower) [0..kept)
   double expected_survival = 1;  ///< of a certified row, as its choice has it
+  Refining refining;
   RowReport report;
   std::int64_t selected = 0;  ///< entries[0..selected) after finish
 
@@ -55,13 +90,23 @@ struct Slice {
   std::int64_t first;  ///< local index of its first key
 };
 
-/// Keeps those of the panel's keys that reach a row's floor, for every row that sees them. thread.panel holds keys
-/// panel_first .. panel_first + count - 1.
-void screen_panel(const TileContext& tile, ThreadMemory& thread, const Slice& slice, std::int64_t panel_first,
-                  std::span<RowWork> works);
+/// Keeps those of keys slice.first .. last - 1 that reach a row's floor, for every row that sees them; of slices that
+/// are not the tile's last, their number is a multiple of a panel's.
+void screen_keys(const TileContext& tile, ThreadMemory& thread, const Slice& slice, std::int64_t last,
+                 const PackSpec& pack, std::span<RowWork> works);
 
 /// After the last panel, slice by slice in order: their runs become one.
 void join_slice(const Slice& slice, RowWork& work);
+
+[[nodiscard]] RefinedKeys refined_keys(const Kernels& kernels, const RowWork& work);
+
+/// Lists the keys that a certified row refines next: first those with the largest bounds, then those that the threshold
+/// found by them leaves. finish_row does the same, and whatever is left to do.
+void list_round(const TileContext& tile, ThreadMemory& thread, RowWork& work);
+
+/// Bounds of those of the listed keys that lie in `keys`, for each row: few enough keys that the rows after the first find
+/// them in the second-level cache. Only with Kernels::gathered_bounds.
+void refine_listed(const TileContext& tile, const Window& keys, std::span<const RowWork> works);
 
 /// Selects: work.memory.entries[0..work.selected), any order; scores are the model's bits where `scores_needed`.
 void finish_row(const TileContext& tile, ThreadMemory& thread, bool scores_needed, RowWork& work);

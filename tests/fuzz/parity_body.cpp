@@ -92,7 +92,7 @@ Options options_of(Reader& reader, std::int64_t heads, bool paged) {
     Ablation& a = options.ablation;
     int bit = 0;
     for (bool* piece : {&a.projection, &a.joint_residual, &a.centred, &a.aggregate, &a.second_aggregate,
-                        &a.absolute_form, &a.seeds, &a.best_first, &a.half_linear, &a.prediction})
+                        &a.absolute_form, &a.seeds, &a.best_first, &a.half_linear, &a.prediction, &a.narrow})
       *piece = ((pieces >> bit++) & 1U) != 0;
   }
   return options;

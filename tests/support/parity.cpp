@@ -71,7 +71,7 @@ void Parity::run_drawn(const Options& fixed, workloads::Random& random) {
     Ablation& ablation = options.ablation;
     for (bool* piece : {&ablation.projection, &ablation.joint_residual, &ablation.centred, &ablation.aggregate,
                         &ablation.second_aggregate, &ablation.half_linear, &ablation.absolute_form, &ablation.seeds,
-                        &ablation.best_first, &ablation.prediction})
+                        &ablation.best_first, &ablation.prediction, &ablation.narrow})
       *piece = random.chance(0.6);
   }
 

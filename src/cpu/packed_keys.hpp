@@ -1,0 +1,34 @@
+// Keys of a call as narrow forms want them, packed once for all its tiles of rows, by whoever needs a panel first.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "contract/key_source.hpp"
+#include "cpu/arena.hpp"
+#include "cpu/layout.hpp"
+
+namespace dosa::cpu {
+
+/// The number of panels is layout.packed_panels; none: nothing is kept.
+class PackedKeys {
+ public:
+  PackedKeys() = default;
+  /// Cuts its memory. Panels begin at key `origin` and at every panel_keys-th key from there.
+  PackedKeys(Arena& arena, const Layout& layout) noexcept;
+  void start(std::int64_t origin) noexcept;
+
+  /// Keys first .. first + panel_keys - 1, packed now or earlier; false where they are not kept, or another thread is at
+  /// it: waiting for it would cost as much as packing them elsewhere.
+  [[nodiscard]] bool find(const KeySource& keys, std::int64_t first, Panel& panel);
+
+ private:
+  enum State : std::uint8_t { empty, begun, there };
+
+  const Layout* layout_ = nullptr;
+  std::byte* memory_ = nullptr;
+  std::atomic<std::uint8_t>* states_ = nullptr;
+  std::int64_t origin_ = 0;
+};
+
+}  // namespace dosa::cpu
