@@ -2,6 +2,7 @@
 // peak, and what packing a key costs.
 #include <benchmark/benchmark.h>
 
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <string>
@@ -46,8 +47,11 @@ struct Keys {
 
 constexpr int kPanels = 8, kForms = 16;
 
-/// kPanels panels against one form after another, as the backend does.
-void screen(benchmark::State& state, const Kernels* kernels, int rows, int aggregates, int head_dim, bool lower,
+enum class Kind : std::uint8_t { upper, bounds, narrow };
+
+/// kPanels panels against one form after another, as many panels at once as the backend takes; no key reaches the
+/// floor.
+void screen(benchmark::State& state, const Kernels* kernels, int rows, int aggregates, int head_dim, Kind kind,
             double peak) {
   const FloatEnvironment environment;
   const int keys_per_panel = kernels->panel_keys;
@@ -57,8 +61,10 @@ void screen(benchmark::State& state, const Kernels* kernels, int rows, int aggre
   for (int p = 0; p < kPanels; ++p) {
     memory.emplace_back(kernels->panel_bytes(head_dim, ScoreModel::f64));
     panels.push_back(kernels->make_panel(memory.back().data, head_dim, ScoreModel::f64));
-    kernels->pack(keys.source(), nullptr, p * keys_per_panel, keys_per_panel, {}, panels.back());
+    kernels->pack(keys.source(), nullptr, p * keys_per_panel, keys_per_panel,
+                  {ScoreModel::f64, nullptr, kind != Kind::narrow, kind == Kind::narrow}, panels.back());
   }
+  const std::vector<std::int8_t> integers(static_cast<std::size_t>((rows + aggregates) * head_dim), std::int8_t{64});
   std::vector<float> values(static_cast<std::size_t>(rows * head_dim), 0.5F),
       coef(static_cast<std::size_t>(rows), 0.25F);
   FormSpec spec;
@@ -67,18 +73,30 @@ void screen(benchmark::State& state, const Kernels* kernels, int rows, int aggre
   spec.aggregate_rows = aggregates;
   spec.rows = values.data();
   spec.coef = coef.data();
+  if (kind == Kind::narrow) {
+    spec.narrow = integers.data();
+    spec.narrow_factor = coef.data();
+  }
   std::vector<Memory> form_memory;
   std::vector<Form> forms;
   for (int f = 0; f < kForms; ++f) {
     form_memory.emplace_back(kernels->form_bytes(rows, head_dim));
     forms.push_back(kernels->make_form(spec, ScoreModel::f64, form_memory.back().data));
   }
-  std::vector<float> out(static_cast<std::size_t>(2 * keys_per_panel));
-  std::vector<ScreenItem> items;
-  for (const Form& form : forms) items.push_back({&form, lower ? out.data() + keys_per_panel : nullptr, out.data()});
+  std::vector<float> out(static_cast<std::size_t>(2 * kPanels * keys_per_panel));
+  std::vector<std::int32_t> key(static_cast<std::size_t>(kPanels * keys_per_panel));
+  std::vector<ScreenRow> items;
+  for (const Form& form : forms)
+    items.push_back({&form,
+                     INFINITY,
+                     0,
+                     kPanels * keys_per_panel,
+                     kind == Kind::bounds,
+                     {key.data(), out.data() + kPanels * keys_per_panel, out.data()}});
+  const int at_once = kind == Kind::narrow ? kernels->narrow_panels : kernels->panels;
   for (auto _ : state) {
-    for (const Panel& panel : panels) {
-      kernels->screen(items.data(), kForms, panel);
+    for (int p = 0; p < kPanels; p += at_once) {
+      kernels->screen(items.data(), kForms, panels.data() + p, at_once, p * keys_per_panel);
       benchmark::ClobberMemory();
     }
   }
@@ -92,7 +110,8 @@ void screen(benchmark::State& state, const Kernels* kernels, int rows, int aggre
 }
 
 /// Time to pack a key: consecutive, or gathered by an ascending list with gaps, codes in the second-level cache.
-void pack(benchmark::State& state, const Kernels* kernels, bool gathered, bool with_mean, ScoreModel model) {
+void pack(benchmark::State& state, const Kernels* kernels, bool gathered, bool with_mean, bool narrow,
+          ScoreModel model) {
   const FloatEnvironment environment;
   constexpr int kDim = 128;
   const int keys_per_panel = kernels->panel_keys;
@@ -107,7 +126,7 @@ void pack(benchmark::State& state, const Kernels* kernels, bool gathered, bool w
   }
   const int lists = static_cast<int>(index.size()) / keys_per_panel;
   const std::vector<float> mean(kDim, 0.125F);
-  const PackSpec spec{model, with_mean ? mean.data() : nullptr};
+  const PackSpec spec{model, with_mean ? mean.data() : nullptr, !narrow, narrow};
   int at = 0;
   for (auto _ : state) {
     if (gathered) {
@@ -181,15 +200,30 @@ int main(int argc, char** argv) {
     benchmark::AddCustomContext(prefix + "peak_gflops", std::to_string(peak));
     for (const int rows : {1, 2, 4, 8, 10, 14, 15, 16, 17, 18, 20, 22, 24, 32, 34, 64}) {
       benchmark::RegisterBenchmark((prefix + "upper/rows:" + std::to_string(rows)).c_str(), screen, kernels, rows, 0,
-                                   128, false, peak);
+                                   128, Kind::upper, peak);
     }
     for (const int rows : {32, 64}) {
       benchmark::RegisterBenchmark((prefix + "bounds/rows:" + std::to_string(rows)).c_str(), screen, kernels, rows, 0,
-                                   128, true, peak);
+                                   128, Kind::bounds, peak);
     }
     for (const int rows : {16, 20}) {
       benchmark::RegisterBenchmark((prefix + "upper/rows:" + std::to_string(rows) + "/aggregates:2").c_str(), screen,
-                                   kernels, rows, 2, 128, false, peak);
+                                   kernels, rows, 2, 128, Kind::upper, peak);
+    }
+    if (kernels->costs.narrow.block_rows > 0) {
+      // Full blocks with and without aggregates, each of which takes two of a block's rows.
+      for (const int rows : {16, 32}) {
+        for (const int aggregates : {0, 1, 2}) {
+          const std::string name =
+              prefix + "narrow/rows:" + std::to_string(rows - aggregates) + "/aggregates:" + std::to_string(aggregates);
+          benchmark::RegisterBenchmark(name.c_str(), screen, kernels, rows - aggregates, aggregates, 128, Kind::narrow,
+                                       peak);
+        }
+      }
+      for (const ScoreModel model : {ScoreModel::f64, ScoreModel::sm90}) {
+        const std::string name = prefix + "pack/consecutive/narrow" + (model == ScoreModel::sm90 ? "/sm90" : "");
+        benchmark::RegisterBenchmark(name.c_str(), pack, kernels, false, false, true, model);
+      }
     }
     if (kernels->gathered_bounds != nullptr) {
       for (const int count : {8192, 65536}) {
@@ -200,9 +234,10 @@ int main(int argc, char** argv) {
     }
     for (const bool gathered : {false, true}) {
       const std::string how = prefix + (gathered ? "pack/gathered" : "pack/consecutive");
-      benchmark::RegisterBenchmark(how.c_str(), pack, kernels, gathered, false, ScoreModel::f64);
-      benchmark::RegisterBenchmark((how + "/mean").c_str(), pack, kernels, gathered, true, ScoreModel::f64);
-      benchmark::RegisterBenchmark((how + "/mean/sm90").c_str(), pack, kernels, gathered, true, ScoreModel::sm90);
+      benchmark::RegisterBenchmark(how.c_str(), pack, kernels, gathered, false, false, ScoreModel::f64);
+      benchmark::RegisterBenchmark((how + "/mean").c_str(), pack, kernels, gathered, true, false, ScoreModel::f64);
+      benchmark::RegisterBenchmark((how + "/mean/sm90").c_str(), pack, kernels, gathered, true, false,
+                                   ScoreModel::sm90);
     }
     for (const int share : {10, 100, 500}) {
       benchmark::RegisterBenchmark((prefix + "compress/per_thousand:" + std::to_string(share)).c_str(), compress,

@@ -182,7 +182,7 @@ void EngineArguments::add_certificate(CLI::App& command) {
             }
           },
           "Switch pieces of the certificate off, to see what each is worth (the result stays the same): projection, "
-          "joint-residual, centred, aggregate, second-aggregate, seeds, best-first, half-linear")
+          "joint-residual, centred, aggregate, second-aggregate, seeds, best-first, half-linear, narrow, prediction")
       ->delimiter(',')
       ->allow_extra_args(false)  // or it would swallow the input behind it
       ->type_name("PIECES");

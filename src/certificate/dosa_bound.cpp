@@ -190,8 +190,8 @@ Assembly assemble(const RowInput& input, std::span<std::byte> scratch) {
     sample.measure(r, candidate, per_norm + stored, most_here, survival);
     double best = INFINITY;
     for (int a = std::min(most_here, std::max(least, most > 0 ? 1 : 0)); a <= most_here; ++a) {
-      const double screen = narrow ? narrow_blocks(r, a, input.narrow) * input.narrow.block
-                                   : (r + a) / static_cast<double>(heads);
+      const double screen =
+          narrow ? narrow_blocks(r, a, input.narrow) * input.narrow.block : (r + a) / static_cast<double>(heads);
       const double cost = screen + input.refine_cost * survival[a];
       best = std::min(best, cost);
       if (!(cost < choice.cost)) continue;

@@ -39,8 +39,8 @@ struct RowInput {
   Ablation ablation;
   int retained_heads = 0;  ///< 0: choose by the sample
   Sample sample;
-  double refine_cost = 1.4;         ///< cost of refining one survivor, in dense scores (measured: bench)
-  cpu::NarrowCosts narrow{};        ///< of narrow forms, where there is a target
+  double refine_cost = 1.4;   ///< cost of refining one survivor, in dense scores (measured: bench)
+  cpu::NarrowCosts narrow{};  ///< of narrow forms, where there is a target
   NarrowTarget narrow_target{};
   float floor = -__builtin_inff();  ///< the row's predicted threshold, for Choice::kept
   const cpu::RowLoops* loops = &cpu::portable_kernels()->loops;

@@ -84,7 +84,8 @@ bool make_form(const RealBound& bound, const RowFacts& facts, const ModelError& 
   }
   const double dot_error = narrow.fits ? 0 : arithmetic.dot_error;
 
-  const int operations = bound.retained + bound.aggregates + features + 12 + (narrow.fits ? 2 * bound.aggregates + 3 : 0);
+  const int operations =
+      bound.retained + bound.aggregates + features + 12 + (narrow.fits ? 2 * bound.aggregates + 3 : 0);
   const double rounding = operations * arithmetic.epilogue_error * (1 + 0x1p-6);
   const double grow = (1 + 2 * rounding) * kInflate;
   const double evaluation = relu_magnitude * dot_error + (narrow.fits ? f32_error : aggregate_error) +

@@ -23,8 +23,8 @@ struct RealBound {
 };
 
 /// Fills rows (retained, then aggregates), coef and spec. `values` [H][D] of read_row may be `rows` itself when all
-/// heads are retained in order. False where a constant is not finite or the evaluation could overflow. With a target the
-/// form is narrow where it can be (T11), and `rows` serves as memory.
+/// heads are retained in order. False where a constant is not finite or the evaluation could overflow. With a target
+/// the form is narrow where it can be (T11), and `rows` serves as memory.
 [[nodiscard]] bool make_form(const RealBound& bound, const RowFacts& facts, const ModelError& model,
                              const cpu::Arithmetic& arithmetic, int features, const float* mean, const float* values,
                              float* rows, float* coef, cpu::FormSpec& spec, const NarrowTarget& target = {},

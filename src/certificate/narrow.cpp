@@ -20,7 +20,9 @@ float largest_of(const float* row, int dim) noexcept {
   return largest;
 }
 
-double step_of(float largest, int bits) noexcept { return largest > 0 ? std::ldexp(1.0, std::ilogb(largest) - bits) : 1; }
+double step_of(float largest, int bits) noexcept {
+  return largest > 0 ? std::ldexp(1.0, std::ilogb(largest) - bits) : 1;
+}
 
 /// The nearest integer of a number below 2^22 (std::nearbyint is a call): the sum's last bit is worth 1. Rounding is to
 /// nearest while constants are made.
@@ -57,8 +59,8 @@ NarrowAllowance narrow_form(const RealBound& bound, const RowFacts& facts, const
   const auto row = [&](int j) { return rows + static_cast<std::ptrdiff_t>(j) * dim; };
   for (int j = 0; j < relu + bound.aggregates; ++j) {
     const bool aggregate = j >= relu;
-    const double step = step_of(aggregate ? largest_of(row(j), dim) : largest_of(head(j), dim),
-                                aggregate ? kAggregateBits : kReluBits);
+    const double step =
+        step_of(aggregate ? largest_of(row(j), dim) : largest_of(head(j), dim), aggregate ? kAggregateBits : kReluBits);
     const double factor = step * (aggregate ? 1 : static_cast<double>(coef[j]));
     target.factors[j] = static_cast<float>(factor);
     const auto stored = static_cast<double>(target.factors[j]);

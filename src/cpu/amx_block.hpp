@@ -9,8 +9,8 @@
 namespace dosa::cpu {
 namespace {  // NOLINT(cert-dcl59-cpp,google-build-namespaces): one copy a file, see panel_kernels.hpp
 
-/// Panel: [chunk][4 blocks of 16 keys][16 rows of 64 bytes], a chunk being 32 dimensions of bf16 or 64 of bytes. Rows of
-/// a block: [chunk][row][64 bytes]. Sums: [row][64 keys] of four bytes.
+/// Panel: [chunk][4 blocks of 16 keys][16 rows of 64 bytes], a chunk being 32 dimensions of bf16 or 64 of bytes. Rows
+/// of a block: [chunk][row][64 bytes]. Sums: [row][64 keys] of four bytes.
 template <class Tiles, bool bytes>
 struct TileBlock {
   static constexpr int chunk_bytes = 4096;

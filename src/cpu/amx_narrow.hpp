@@ -1,10 +1,10 @@
 // Screening of narrow forms (T11 of docs/certificate.md) by tiles of bytes: TDPBSSD multiplies twice as many numbers as
 // TDPBF16PS in the same 16 cycles, and reads half the bytes. Unnamed namespace: see panel_kernels.hpp.
 //
-// Panel: [64 dimensions][4 blocks of 16 keys][16 x 4 dimensions][16 keys][4] bytes. Form: factors [blocks][16], then for
-// each block [64 dimensions][16 rows][64] bytes. Relu rows come first; the two rows of each aggregate, high and low, are
-// the last of the last block, and rows of zeros lie between: so all but the last rows are relu rows without asking.
-// Dimensions beyond the head's are zero on both sides.
+// Panel: [64 dimensions][4 blocks of 16 keys][16 x 4 dimensions][16 keys][4] bytes. Form: factors [blocks][16], then
+// for each block [64 dimensions][16 rows][64] bytes. Relu rows come first; the two rows of each aggregate, high and
+// low, are the last of the last block, and rows of zeros lie between: so all but the last rows are relu rows without
+// asking. Dimensions beyond the head's are zero on both sides.
 #pragma once
 
 #include <cstring>
@@ -46,7 +46,8 @@ struct NarrowScreen {
     std::memset(memory, 0, factor_bytes(blocks) + static_cast<std::size_t>(blocks) * block_bytes(spec.head_dim));
     const auto put = [&](int slot, float factor, const std::int8_t* row) {
       factors[slot] = factor;
-      std::byte* const to = data + static_cast<std::size_t>(slot / rows) * block_bytes(spec.head_dim) + slot % rows * 64;
+      std::byte* const to =
+          data + static_cast<std::size_t>(slot / rows) * block_bytes(spec.head_dim) + slot % rows * 64;
       for (int d = 0; d < spec.head_dim; d += 64)
         std::memcpy(to + d * rows, row + d, static_cast<std::size_t>(spec.head_dim - d < 64 ? 32 : 64));
     };
@@ -78,8 +79,8 @@ struct NarrowScreen {
     const std::byte* data = nullptr;
   };
 
-  /// What a form's relu rows add up to, a register a group of keys: no array, and a local variable where it is used (see
-  /// amx_panels.hpp).
+  /// What a form's relu rows add up to, a register a group of keys: no array, and a local variable where it is used
+  /// (see amx_panels.hpp).
   struct Sums {
     __m512 sum0, sum1, sum2, sum3;
 
@@ -175,12 +176,13 @@ struct NarrowScreen {
   }
 
   /// Groups of 16 keys one after another, four a unit, each in the accumulator and the buffer of its number. A step
-  /// begins the products of one group (its first 64 dimensions), continues those of the group before, stores the sums of
-  /// the group before that, and is the epilogue of the one three steps further back: what tiles store cannot be forwarded
-  /// to loads and takes its time to the cache, and a load waits for any store on its way whose address has the same
-  /// lowest twelve bits: so the buffers are one page together, and none of the three last stored to is read.
+  /// begins the products of one group (its first 64 dimensions), continues those of the group before, stores the sums
+  /// of the group before that, and is the epilogue of the one three steps further back: what tiles store cannot be
+  /// forwarded to loads and takes its time to the cache, and a load waits for any store on its way whose address has
+  /// the same lowest twelve bits: so the buffers are one page together, and none of the three last stored to is read.
   class Pipeline {
    public:
+    // NOLINTNEXTLINE(readability-non-const-parameter): written through the unit
     [[gnu::always_inline]] void unit(const Form& form, ScreenRow* row, float* upper, const Panel& panel,
                                      std::int32_t base, int b, int blocks, Sums& sums) {
       Unit& now = next();
@@ -256,6 +258,7 @@ struct NarrowScreen {
   };
 
   /// Forms of other than 65 to 128 dimensions: a unit at a time, nothing hidden.
+  // NOLINTNEXTLINE(readability-non-const-parameter): written through the unit
   [[gnu::noinline]] static void unit_alone(const Form& form, ScreenRow* row, float* upper, const Panel& panel,
                                            std::int32_t base) {
     const int blocks = blocks_of(form.relu_rows, form.aggregate_rows), chunks = chunks_of(form.head_dim);

@@ -149,7 +149,7 @@ struct AmxKernels {
   struct Pending {
     const Item* item = nullptr;
     const Panel* panel = nullptr;
-    std::int32_t base = 0;  // the key of the panel's first lane
+    std::int32_t base = 0;                // the key of the panel's first lane
     float* dots = nullptr;                // [rows][64]
     const float* coefficients = nullptr;  // of its relu rows
     int rows = 0,
@@ -231,8 +231,7 @@ struct AmxKernels {
     sums = {zero, zero, zero, zero, floor, floor, floor, floor};
   }
 
-  [[gnu::always_inline]] static void finish(const Item& item, const Panel& panel, std::int32_t base,
-                                            const Sums& sums) {
+  [[gnu::always_inline]] static void finish(const Item& item, const Panel& panel, std::int32_t base, const Sums& sums) {
     if (item.row != nullptr ? !item.row->lower : item.lower == nullptr) {
       finish_as<false>(item, panel, base, sums);
     } else {
@@ -321,10 +320,10 @@ struct AmxKernels {
     }
 
    private:
-    /// Dense rows of 128 dimensions, full blocks of relu rows: a piece of the epilogue after each product. The scheduler
-    /// holds about a hundred waiting operations: behind an epilogue in one piece, the next products would not be seen in
-    /// time. None under the first chunk, when the block before is stored: a load waits for any store on its way whose
-    /// address has the same lowest twelve bits.
+    /// Dense rows of 128 dimensions, full blocks of relu rows: a piece of the epilogue after each product. The
+    /// scheduler holds about a hundred waiting operations: behind an epilogue in one piece, the next products would not
+    /// be seen in time. None under the first chunk, when the block before is stored: a load waits for any store on its
+    /// way whose address has the same lowest twelve bits.
     [[gnu::always_inline]] static void interleaved(const std::byte* data, const std::byte* key, float* previous,
                                                    const Pending& waits, Sums& sums) {
       auto* const store_to = reinterpret_cast<std::byte*>(previous);

@@ -333,8 +333,7 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
         const std::int64_t first = tile.keys.first + part * kRefineKeys;
         refine_listed(context, {first, std::min(tile.keys.last, first + kRefineKeys)}, works);
       });
-      for (RowWork& work : works)
-        work.report.dot_products += static_cast<double>(work.refining.listed) * layout.heads;
+      for (RowWork& work : works) work.report.dot_products += static_cast<double>(work.refining.listed) * layout.heads;
     }
   }
   for_rows([&](ThreadMemory& thread, RowWork& work) { finish_row(context, thread, scores_needed_, work); });

@@ -16,8 +16,8 @@ struct Lanes512x4 : Lanes512 {
   static constexpr int vectors = 4, panel_keys = 64;
 };
 
-/// The lines that a row's lists go on in: a store to a line that is far away holds up all stores behind it, and loads of
-/// what those wrote.
+/// The lines that a row's lists go on in: a store to a line that is far away holds up all stores behind it, and loads
+/// of what those wrote.
 [[gnu::always_inline]] inline void fetch_lists(const ScreenRow& row) {
   const Candidates to = next_place(row);
   for (int line = 0; line < 32; line += 16) {
@@ -42,8 +42,8 @@ struct Lanes512x4 : Lanes512 {
   row.count += passed.count;
 }
 
-/// `base`: the key of the panel's first lane. store_lower(v, lanes, to) stores the lower bounds of register v's lanes, or
-/// does nothing.
+/// `base`: the key of the panel's first lane. store_lower(v, lanes, to) stores the lower bounds of register v's lanes,
+/// or does nothing.
 template <class StoreLower>
 [[gnu::always_inline]] inline void keep_lanes(ScreenRow& row, const Panel& panel, std::int32_t base,
                                               const __m512 (&upper)[4], const StoreLower& store_lower) {

@@ -7,10 +7,10 @@
 //   allow[f] * feature[f] upper = up( scale * (S + A) ),   lower = down( scale * (S - A) )     (lower only without
 //   aggregate rows) up(x) = x + (|x| * 2^-21 + 2^-145), down(x) = x - (|x| * 2^-21 + 2^-145): covers the last
 //   operations and the model's own last rounding at the subnormal end.
-// A *narrow* form has rows of integers of a byte and is screened against keys of the same: dots are exact integers then,
-// and A(k) has allow_residual * residual for what the integers leave of a key (T11 of docs/certificate.md).
-// All other numeric slack is part of constant and allow[]: certificate/ computes it from `Arithmetic`. The functions
-// add nothing else, but a key whose scale is negative, NaN or infinite, or that holds a NaN code, gets upper = +inf and
+// A *narrow* form has rows of integers of a byte and is screened against keys of the same: dots are exact integers
+// then, and A(k) has allow_residual * residual for what the integers leave of a key (T11 of docs/certificate.md). All
+// other numeric slack is part of constant and allow[]: certificate/ computes it from `Arithmetic`. The functions add
+// nothing else, but a key whose scale is negative, NaN or infinite, or that holds a NaN code, gets upper = +inf and
 // lower = -inf (it is scored under the model), and so does every key of a form whose arithmetic overflows: the result
 // of `upper` is never NaN and never too small.
 #pragma once
@@ -42,18 +42,19 @@ struct PackSpec {
   ScoreModel model = ScoreModel::f64;
   const float* mean = nullptr;  ///< [D] or nullptr; only with `wide`
   bool wide = true;             ///< the codes, as forms other than narrow ones need them
-  bool narrow = false;          ///< integers of a byte, as narrow forms need them; without `wide`, norms are larger by up
-                                ///< to a hundredth
+  bool narrow = false;  ///< integers of a byte, as narrow forms need them; without `wide`, norms are larger by up
+                        ///< to a hundredth
 };
 
 /// Memory is the caller's: `panel_bytes(D, model)` bytes, 64-byte aligned; a panel is a plain header over it.
 struct Panel {
-  std::byte* data = nullptr;    ///< the instruction set's layout of the codes
-  float* scale = nullptr;       ///< [panel_keys]
-  float* features = nullptr;    ///< [feature_count][panel_keys]
-  std::byte* narrow = nullptr;  ///< the instruction set's layout of the integers k_ of k = step k_ + rest; nullptr: none
-  float* step = nullptr;        ///< [panel_keys]: powers of two
-  float* residual = nullptr;    ///< [panel_keys]: |rest|, rounded up
+  std::byte* data = nullptr;  ///< the instruction set's layout of the codes
+  float* scale = nullptr;     ///< [panel_keys]
+  float* features = nullptr;  ///< [feature_count][panel_keys]
+  std::byte* narrow =
+      nullptr;                ///< the instruction set's layout of the integers k_ of k = step k_ + rest; nullptr: none
+  float* step = nullptr;      ///< [panel_keys]: powers of two
+  float* residual = nullptr;  ///< [panel_keys]: |rest|, rounded up
   std::int32_t head_dim = 0;
   std::int32_t feature_count = 0;
   std::int32_t count = 0;  ///< keys present; lanes past it hold zero codes, scale 0, features 0
@@ -178,8 +179,8 @@ struct Kernels {
   /// lower and upper [panel_keys]; aggregate_rows must be 0.
   void (*bounds)(const Form& form, const Panel& panel, float* lower, float* upper);
   /// The same for many rows and up to `panels` panels that follow one another (all but the last are full), the first of
-  /// which begins with key `base`: each row keeps what reaches its floor. AMX configures its tiles once a call and hides
-  /// each row's epilogue under the products of the next.
+  /// which begins with key `base`: each row keeps what reaches its floor. AMX configures its tiles once a call and
+  /// hides each row's epilogue under the products of the next.
   void (*screen)(ScreenRow* rows, int count, const Panel* panels, int panel_count, std::int32_t base);
   /// dots[row * panel_keys + key] of the first `rows` rows of the form.
   void (*dots)(const Form& form, int rows, const Panel& panel, float* dots);

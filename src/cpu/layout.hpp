@@ -24,7 +24,8 @@ inline constexpr std::int64_t kPredictionStride = 256;  ///< keys that a random 
 inline constexpr int kScreenRows = 32;                  ///< rows screened in one call of an instruction set
 inline constexpr std::int64_t kModelBlock = 256;  ///< keys scored under the model between two pushes to the selector
 
-/// Keys that rows of a tile refine side by side before the next ones come: their codes are half of a second-level cache.
+/// Keys that rows of a tile refine side by side before the next ones come: their codes are half of a second-level
+/// cache.
 inline constexpr std::int64_t kRefineKeys = 8192;
 
 /// What the backend itself keeps of a block of rows, of a row in flight with its slot, and of a thread.
@@ -32,11 +33,11 @@ inline constexpr std::int64_t kBlockBytes = 256 << 10, kRowWorkBytes = 2048, kTh
 
 struct Layout {
   const Kernels* kernels = nullptr;
-  int threads = 1;                ///< as many as were wanted, or fewer where memory holds no more
-  int slots = 1;                  ///< tiles in flight
-  int tile_rows = 1;              ///< rows that share one pass over packed keys
-  std::int64_t keys = 0;          ///< N
-  std::int64_t slots_wanted = 0;  ///< min(K, N)
+  int threads = 1;                 ///< as many as were wanted, or fewer where memory holds no more
+  int slots = 1;                   ///< tiles in flight
+  int tile_rows = 1;               ///< rows that share one pass over packed keys
+  std::int64_t keys = 0;           ///< N
+  std::int64_t slots_wanted = 0;   ///< min(K, N)
   std::int64_t packed_panels = 0;  ///< of keys that all tiles share, where memory holds them (packed_keys.hpp)
   int heads = 0, head_dim = 0;
   ScoreModel model = ScoreModel::f64;
@@ -65,8 +66,8 @@ struct SlotMemory {
 };
 
 struct ThreadMemory {
-  Panel* panels;  ///< [kMostPanels]: of a screen
-  Panel panel;    ///< of gathered keys: the first of `panels`
+  Panel* panels;          ///< [kMostPanels]: of a screen
+  Panel panel;            ///< of gathered keys: the first of `panels`
   float* sample_dots;     ///< [H][kSampleKeys]
   float* sample_numbers;  ///< scale, norm, centred: [3][kSampleKeys]
   float* panel_dots;      ///< [H][panel_keys]

@@ -1,8 +1,8 @@
 // Packing of keys as integers of a byte (T11 of docs/certificate.md), with AVX512_VBMI and AVX512_VNNI, which every
 // processor with tiles has. Unnamed namespace: see panel_kernels.hpp.
 //
-// A key's step is the power of two that makes its largest code 64 to 120: then all codes down to an eighth of the largest
-// power of two are integers (E4M3 has four significant bits), and smaller ones are rounded to the nearest.
+// A key's step is the power of two that makes its largest code 64 to 120: then all codes down to an eighth of the
+// largest power of two are integers (E4M3 has four significant bits), and smaller ones are rounded to the nearest.
 #pragma once
 
 #include "cpu/intrinsics.hpp"
@@ -23,8 +23,8 @@ inline void place_narrow(Panel& panel, std::byte* memory) {
 
 /// What a code becomes, and the square of what it loses, in 1/1020 and rounded up: it loses at most half a step.
 struct NarrowTables {
-  /// By magnitude code, once 8 (15 - largest exponent) is added: the largest has exponent 15 then, and code c stands for
-  /// (8 + c mod 8) 2^(c / 8 - 12) steps.
+  /// By magnitude code, once 8 (15 - largest exponent) is added: the largest has exponent 15 then, and code c stands
+  /// for (8 + c mod 8) 2^(c / 8 - 12) steps.
   alignas(64) std::uint8_t steps[128], lost[128];
   /// Subnormal codes m 2^-9 keep their exponent: [min(largest exponent, 8) - 1][m] is m 2^(4 - exponent) steps.
   alignas(64) std::uint8_t small_steps[64], small_lost[64];
@@ -36,7 +36,8 @@ constexpr NarrowTables make_narrow_tables() {
     const std::int64_t nearest = (2 * numerator + denominator) / (2 * denominator);
     const std::int64_t error = numerator - nearest * denominator;  // over the denominator
     steps = static_cast<std::uint8_t>(nearest);
-    lost = static_cast<std::uint8_t>((1020 * error * error + denominator * denominator - 1) / (denominator * denominator));
+    lost =
+        static_cast<std::uint8_t>((1020 * error * error + denominator * denominator - 1) / (denominator * denominator));
   };
   for (int c = 0; c < 128; ++c) {
     const int mantissa = 8 + c % 8, exponent = c / 8;
@@ -59,6 +60,7 @@ constexpr NarrowTables make_narrow_tables() {
   return tables;
 }
 
+// NOLINTNEXTLINE(misc-definitions-in-headers): one copy a file, see panel_kernels.hpp
 alignas(64) constexpr NarrowTables kNarrowTables = make_narrow_tables();
 
 /// Integers of 16 keys and what they come to, in steps: sums of squares of the integers and of what was lost.
@@ -68,8 +70,8 @@ struct NarrowSums {
     return _mm512_sqrt_ps(_mm512_cvtepi32_ps(_mm512_add_epi32(squares[0], squares[1])));
   }
   [[nodiscard]] __m512 residual() const {
-    return _mm512_sqrt_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_add_epi32(lost[0], lost[1])),
-                                        _mm512_set1_ps(1.0F / 1020.0F)));
+    return _mm512_sqrt_ps(
+        _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_add_epi32(lost[0], lost[1])), _mm512_set1_ps(1.0F / 1020.0F)));
   }
 };
 
@@ -135,14 +137,12 @@ struct NarrowPacker {
     const __m512i steps_low = table(kNarrowTables.steps), steps_high = table(kNarrowTables.steps + 64);
     const __m512i lost_low = table(kNarrowTables.lost), lost_high = table(kNarrowTables.lost + 64);
     const __m512i magnitude = _mm512_set1_epi8(0x7f), zero = _mm512_setzero_si512();
-    const __m512i shift =
-        in_every_byte(_mm512_slli_epi32(_mm512_sub_epi32(_mm512_set1_epi32(15), exponent), 3));
-    const __m512i small_row = in_every_byte(_mm512_slli_epi32(
-        _mm512_sub_epi32(_mm512_min_epi32(exponent, _mm512_set1_epi32(8)), _mm512_set1_epi32(1)), 3));
+    const __m512i shift = in_every_byte(_mm512_slli_epi32(_mm512_sub_epi32(_mm512_set1_epi32(15), exponent), 3));
+    const __m512i small_row = in_every_byte(
+        _mm512_slli_epi32(_mm512_sub_epi32(_mm512_min_epi32(exponent, _mm512_set1_epi32(8)), _mm512_set1_epi32(1)), 3));
     NarrowSums sums;
     for (int chunk = 0; chunk < panel.head_dim / 32; ++chunk) {
-      if constexpr (with_model)
-        _mm512_storeu_ps(feature(panel, kModel + 2 * chunk + 1, group), norm_of(sums, step));
+      if constexpr (with_model) _mm512_storeu_ps(feature(panel, kModel + 2 * chunk + 1, group), norm_of(sums, step));
       std::byte* const at = panel.narrow + 1024 * group + chunk / 2 * 4096 + chunk % 2 * 512;
 #pragma GCC unroll 8
       for (int j = 0; j < 8; ++j) {

@@ -6,8 +6,7 @@ namespace dosa::cpu {
 
 PackedKeys::PackedKeys(Arena& arena, const Layout& layout) noexcept : layout_(&layout) {
   if (layout.packed_panels == 0) return;
-  const auto panel_bytes =
-      static_cast<std::int64_t>(layout.kernels->narrow_panel_bytes(layout.head_dim, layout.model));
+  const auto panel_bytes = static_cast<std::int64_t>(layout.kernels->narrow_panel_bytes(layout.head_dim, layout.model));
   memory_ = arena.take<std::byte>(layout.packed_panels * panel_bytes);
   states_ = arena.take<std::atomic<std::uint8_t>>(layout.packed_panels);
 }
@@ -26,8 +25,8 @@ bool PackedKeys::find(const KeySource& keys, std::int64_t first, Panel& panel) {
   std::uint8_t seen = state.load(std::memory_order_acquire);
   if (seen == begun) return false;
   const std::size_t bytes = kernels.narrow_panel_bytes(layout_->head_dim, layout_->model);
-  panel = kernels.make_narrow_panel(memory_ + static_cast<std::size_t>(number) * bytes, layout_->head_dim,
-                                    layout_->model);
+  panel =
+      kernels.make_narrow_panel(memory_ + static_cast<std::size_t>(number) * bytes, layout_->head_dim, layout_->model);
   panel.count = kernels.panel_keys;
   if (seen == there) return true;
   if (!state.compare_exchange_strong(seen, begun, std::memory_order_acquire)) return seen == there;

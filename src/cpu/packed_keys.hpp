@@ -18,8 +18,8 @@ class PackedKeys {
   PackedKeys(Arena& arena, const Layout& layout) noexcept;
   void start(std::int64_t origin) noexcept;
 
-  /// Keys first .. first + panel_keys - 1, packed now or earlier; false where they are not kept, or another thread is at
-  /// it: waiting for it would cost as much as packing them elsewhere.
+  /// Keys first .. first + panel_keys - 1, packed now or earlier; false where they are not kept, or another thread is
+  /// at it: waiting for it would cost as much as packing them elsewhere.
   [[nodiscard]] bool find(const KeySource& keys, std::int64_t first, Panel& panel);
 
  private:

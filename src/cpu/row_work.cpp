@@ -238,7 +238,8 @@ void Worker::prepare() {
 // The row alone once more, keeping keys from `floor` on.
 void Worker::screen_again(float floor) {
   work_.floor = floor;
-  screen_keys(tile_, thread_, {0, work_.row.free.first}, work_.row.free.last, pack_for(tile_, {&work_, 1}), {&work_, 1});
+  screen_keys(tile_, thread_, {0, work_.row.free.first}, work_.row.free.last, pack_for(tile_, {&work_, 1}),
+              {&work_, 1});
   work_.kept = work_.memory.kept[0];
   work_.report.dot_products += static_cast<double>(visible()) * rows_per_key();
 }
@@ -567,8 +568,7 @@ class SliceScreen {
         if (!narrow || keys < kernels.panel_keys || !tile.packed->find(tile.keys, first, panel)) {
           panel = thread.panels[ready];
           kernels.pack(tile.keys, nullptr, first, keys, pack, panel);
-          fetch_keys(tile.keys, nullptr, first + keys,
-                     std::min<std::int64_t>(kernels.panel_keys, last - first - keys));
+          fetch_keys(tile.keys, nullptr, first + keys, std::min<std::int64_t>(kernels.panel_keys, last - first - keys));
         }
         first += keys;
       }

@@ -104,8 +104,8 @@ void join_slice(const Slice& slice, RowWork& work);
 /// found by them leaves. finish_row does the same, and whatever is left to do.
 void list_round(const TileContext& tile, ThreadMemory& thread, RowWork& work);
 
-/// Bounds of those of the listed keys that lie in `keys`, for each row: few enough keys that the rows after the first find
-/// them in the second-level cache. Only with Kernels::gathered_bounds.
+/// Bounds of those of the listed keys that lie in `keys`, for each row: few enough keys that the rows after the first
+/// find them in the second-level cache. Only with Kernels::gathered_bounds.
 void refine_listed(const TileContext& tile, const Window& keys, std::span<const RowWork> works);
 
 /// Selects: work.memory.entries[0..work.selected), any order; scores are the model's bits where `scores_needed`.

@@ -171,7 +171,7 @@ class Select(Case):
 
     def test_ablation_changes_no_byte(self):
         wanted = self.select("--path", "dosa").read_bytes()
-        for piece in ("projection", "joint-residual", "centred", "aggregate", "second-aggregate", "seeds", "best-first", "half-linear",
+        for piece in ("projection", "joint-residual", "centred", "aggregate", "second-aggregate", "seeds", "best-first", "half-linear", "narrow",
                       "projection,aggregate,seeds"):
             self.assertEqual(self.select("--path", "dosa", "--without", piece).read_bytes(), wanted, piece)
         self.assertEqual(self.select("--path", "dosa", "--absolute-form").read_bytes(), wanted)

@@ -17,6 +17,7 @@
 #include "cpu/amx_emulated.hpp"
 #include "cpu/dispatch.hpp"
 #include "score/score.hpp"
+#include "support/emulated_tiles.hpp"
 
 namespace dosa::cpu {
 namespace {
@@ -141,6 +142,29 @@ struct Rows {
   }
 };
 
+/// Rows of a narrow form: two a aggregate.
+struct NarrowRows {
+  int relu, aggregates, head_dim;
+  std::vector<std::int8_t> rows;
+  std::vector<float> factors;
+  NarrowRows(int r, int a, int d)
+      : relu(r),
+        aggregates(a),
+        head_dim(d),
+        rows(static_cast<std::size_t>((r + 2 * a) * d)),
+        factors(static_cast<std::size_t>(r + a)) {}
+  [[nodiscard]] std::int8_t* row(int j) { return rows.data() + j * head_dim; }
+  [[nodiscard]] FormSpec spec() const {
+    FormSpec form;
+    form.head_dim = head_dim;
+    form.relu_rows = relu;
+    form.aggregate_rows = aggregates;
+    form.narrow = rows.data();
+    form.narrow_factor = factors.data();
+    return form;
+  }
+};
+
 struct Made {
   Buffer memory;
   Form form;
@@ -190,6 +214,22 @@ void fill(Rows& rows, Random& random, bool narrow) {
   }
 }
 
+/// Integers up to 120, as heads and keys become; the low half of an aggregate row up to 64.
+void fill(NarrowRows& rows, Random& random) {
+  for (int j = 0; j < rows.relu + 2 * rows.aggregates; ++j) {
+    const bool low = j >= rows.relu && (j - rows.relu) % 2 == 1;
+    const int most = low ? 64 : 120;
+    for (int d = 0; d < rows.head_dim; ++d)
+      rows.row(j)[d] =
+          static_cast<std::int8_t>(static_cast<int>(random() % static_cast<unsigned>(2 * most + 1)) - most);
+  }
+  for (float& f : rows.factors)
+    f = std::ldexp(static_cast<float>(random() % 4096) - 2048.0F, static_cast<int>(random() % 12) - 16);
+  for (int a = 0; a < rows.aggregates; ++a) {  // a step: a power of two
+    rows.factors[static_cast<std::size_t>(rows.relu + a)] = std::ldexp(1.0F, static_cast<int>(random() % 12) - 14);
+  }
+}
+
 struct Dot {
   double sum = 0, magnitude = 0;  // exact
 };
@@ -218,8 +258,8 @@ std::vector<const Kernels*> tables() {
   std::vector<const Kernels*> found;
   for (const IsaInfo& isa : available_isas()) {
     if (isa.available) found.push_back(choose(isa.isa).kernels);
-    if (isa.isa == Isa::avx512 && isa.available) found.push_back(amx_emulated_kernels());
   }
+  if (const Kernels* const emulated = test::emulated_tiles()) found.push_back(emulated);
   return found;
 }
 
@@ -844,44 +884,6 @@ TEST_P(KernelsTest, NothingBehindTheLastKeyIsRead) {
   munmap(memory, 5 * page);
 }
 
-/// Many rows at once, of all sizes and both kinds, give the bits of one row at a time.
-TEST_P(KernelsTest, ScreeningManyRowsIsScreeningEach) {
-  Random random(12);
-  const auto stride = static_cast<std::size_t>(kernels.panel_keys);
-  for (int repeat = 0; repeat < 30; ++repeat) {
-    const int d = 32 * (1 + static_cast<int>(random() % 8));
-    const int count = 1 + static_cast<int>(random() % static_cast<unsigned>(kernels.panel_keys));
-    Keys keys(count, d);
-    fill(keys, random, false);
-    const Packed packed(kernels, keys.source(), nullptr, 0, count, {});
-    const int items = static_cast<int>(random() % 20);
-    std::vector<Made> forms;
-    forms.reserve(static_cast<std::size_t>(items));
-    std::vector<float> want(stride * 2 * static_cast<std::size_t>(items)), got(want.size());
-    std::vector<ScreenItem> list;
-    for (int i = 0; i < items; ++i) {
-      const int aggregates = static_cast<int>(random() % 5);
-      Rows rows(static_cast<int>(random() % 50), aggregates, d);
-      fill(rows, random, false);
-      forms.emplace_back(kernels, rows.spec(), ScoreModel::f64);
-      const bool both = aggregates == 0 && random() % 2 == 0;
-      const std::size_t at = stride * 2 * static_cast<std::size_t>(i);
-      if (both) {
-        kernels.bounds(forms.back().form, packed.panel, want.data() + at, want.data() + at + stride);
-      } else {
-        kernels.upper(forms.back().form, packed.panel, want.data() + at + stride);
-      }
-      list.push_back({&forms.back().form, both ? got.data() + at : nullptr, got.data() + at + stride});
-    }
-    kernels.screen(list.data(), items, packed.panel);
-    for (std::size_t i = 0; i < want.size(); ++i) {
-      if (i % stride < static_cast<std::size_t>(count)) {
-        ASSERT_EQ(std::memcmp(&got[i], &want[i], sizeof(float)), 0);
-      }
-    }
-  }
-}
-
 /// A key has one bound, in any panel, at any lane and among any rows.
 TEST_P(KernelsTest, BoundsDoNotDependOnPanelOrLane) {
   Random random(14);
@@ -907,9 +909,18 @@ TEST_P(KernelsTest, BoundsDoNotDependOnPanelOrLane) {
     std::vector<std::int32_t> picked(1 + random() % stride);
     for (std::int32_t& key : picked) key = static_cast<std::int32_t>(random() % kCount);
     const Packed packed(kernels, keys.source(), picked.data(), 0, static_cast<int>(picked.size()), {});
-    const ScreenItem items[] = {{&other.form, panel.data(), panel.data() + stride},
-                                {&form.form, panel.data() + 2 * stride, panel.data() + 3 * stride}};
-    kernels.screen(items, 2, packed.panel);
+    const auto last = static_cast<std::int32_t>(picked.size());
+    std::vector<std::int32_t> kept(2 * stride);
+    ScreenRow screened[] = {
+        {&other.form, -kInfinity, 0, last, true, {kept.data(), panel.data(), panel.data() + stride}},
+        {&form.form,
+         -kInfinity,
+         0,
+         last,
+         true,
+         {kept.data() + stride, panel.data() + 2 * stride, panel.data() + 3 * stride}}};
+    kernels.screen(screened, 2, &packed.panel, 1, 0);
+    ASSERT_EQ(screened[1].count, last);
     for (std::size_t lane = 0; lane < picked.size(); ++lane) {
       const auto key = static_cast<std::size_t>(picked[lane]);
       ASSERT_EQ(std::memcmp(&panel[2 * stride + lane], &lower[key], sizeof(float)), 0) << lane;
@@ -918,59 +929,141 @@ TEST_P(KernelsTest, BoundsDoNotDependOnPanelOrLane) {
   }
 }
 
+/// Keys in panels that follow one another, packed for both kinds of forms where there are two.
+struct PackedRun {
+  std::vector<Packed> packed;
+  std::vector<Panel> panels;
+  PackedRun(const Kernels& kernels, const KeySource& keys, int count, ScoreModel model, bool narrow) {
+    packed.reserve(kMostPanels);
+    for (int first = 0; first < count; first += kernels.panel_keys) {
+      packed.emplace_back(kernels, keys, nullptr, first, std::min(kernels.panel_keys, count - first),
+                          PackSpec{model, nullptr, true, narrow});
+      panels.push_back(packed.back().panel);
+    }
+  }
+};
+
+/// What a row keeps of a run of panels, and one place more than there are keys: nothing may be written there.
+struct Kept {
+  static constexpr std::int32_t kUntouched = -77;
+  std::vector<std::int32_t> key;
+  std::vector<float> lower, upper;
+  std::int64_t count = 0;
+  explicit Kept(int keys)
+      : key(static_cast<std::size_t>(keys + 1), kUntouched),
+        lower(static_cast<std::size_t>(keys + 1), 7.0F),
+        upper(static_cast<std::size_t>(keys + 1), 7.0F) {}
+  [[nodiscard]] Candidates to() { return {key.data(), lower.data(), upper.data()}; }
+};
+
+void expect_same(const Kept& got, const Kept& want, int round) {
+  ASSERT_EQ(got.count, want.count) << round;
+  ASSERT_EQ(got.key, want.key) << round;
+  ASSERT_EQ(std::memcmp(got.lower.data(), want.lower.data(), got.lower.size() * sizeof(float)), 0) << round;
+  ASSERT_EQ(std::memcmp(got.upper.data(), want.upper.data(), got.upper.size() * sizeof(float)), 0) << round;
+}
+
+/// One row's own way through the panels: their bounds, and what of them reaches the floor.
+void keep_alone(const Kernels& kernels, const ScreenRow& row, const std::vector<Panel>& panels, std::int32_t base,
+                Kept& kept) {
+  std::vector<float> lower(static_cast<std::size_t>(kernels.panel_keys)), upper(lower.size());
+  for (const Panel& panel : panels) {
+    const int first = std::max(row.first - base, 0), last = std::min(row.last - base, panel.count);
+    if (first < last) {
+      if (row.lower) {
+        kernels.bounds(*row.form, panel, lower.data(), upper.data());
+      } else {
+        kernels.upper(*row.form, panel, upper.data());
+      }
+      kept.count += kernels.keep_not_below(
+          {nullptr, row.lower ? lower.data() + first : nullptr, upper.data() + first}, last - first, row.floor,
+          base + first, {kept.key.data() + kept.count, kept.lower.data() + kept.count, kept.upper.data() + kept.count});
+    }
+    base += panel.count;
+  }
+}
+
+/// Many rows of all sizes and kinds at once, over several panels, windows that begin and end anywhere, keep what one
+/// row at a time keeps, bit for bit.
 TEST_P(KernelsTest, AScreenKeepsWhatItsBoundsKeep) {
   Random random(23);
-  for (int round = 0; round < 60; ++round) {
-    const int d = 32 * (1 + static_cast<int>(random() % 4));
-    const int count = 1 + static_cast<int>(random() % static_cast<unsigned>(kernels.panel_keys));
+  const bool has_narrow = kernels.costs.narrow.block_rows > 0;
+  for (int round = 0; round < 80; ++round) {
+    const int d = 32 * (1 + static_cast<int>(random() % (round % 2 == 0 ? 4 : 8)));
+    const ScoreModel model = random() % 4 == 0 ? ScoreModel::sm90 : ScoreModel::f64;
+    const int panels = 1 + static_cast<int>(random() % kMostPanels);
+    const int count =
+        (panels - 1) * kernels.panel_keys + 1 + static_cast<int>(random() % static_cast<unsigned>(kernels.panel_keys));
+    constexpr std::int32_t kBase = 1000;
     Keys keys(count, d);
     fill(keys, random, round % 3 == 0);
-    const Packed packed(kernels, keys.source(), nullptr, 0, count, {});
-    const auto stride = static_cast<std::size_t>(kernels.panel_keys);
-    const auto items = static_cast<std::size_t>(1 + random() % 8);
+    const PackedRun run(kernels, keys.source(), count, model, has_narrow);
+    const auto items = static_cast<std::size_t>(random() % 40);
+    // None, some or all of the forms are narrow.
+    const unsigned narrow_of_four = has_narrow ? round % 3 == 0 ? 4 : static_cast<unsigned>(random() % 4) : 0;
     std::vector<Made> forms;
     forms.reserve(items);
-    std::vector<float> lower(stride * items), upper(stride * items), scratch(2 * stride * items);
-    // One place more than a panel has keys: nothing may be written there.
-    const std::size_t room = stride + 1;
-    constexpr std::int32_t kUntouchedKey = -77;
-    std::vector<std::int32_t> key(room * items, kUntouchedKey), wanted_key = key;
-    std::vector<float> kept_lower(room * items, 7.0F), kept_upper = kept_lower, wanted_lower = kept_lower,
-                                                       wanted_upper = kept_lower;
-    std::vector<Keeping> keeping(items);
-    std::vector<ScreenItem> list;
-    std::vector<std::int64_t> wanted_count;
+    std::vector<Kept> got(items, Kept(count)), want(items, Kept(count));
+    std::vector<ScreenRow> rows;
     for (std::size_t i = 0; i < items; ++i) {
-      const int aggregates = static_cast<int>(random() % 3);
-      Rows rows(static_cast<int>(random() % 40), aggregates, d);
-      fill(rows, random, false);
-      forms.emplace_back(kernels, rows.spec(), ScoreModel::f64);
-      const bool both = aggregates == 0 && random() % 2 == 0;
-      float* const l = lower.data() + stride * i;
-      float* const u = upper.data() + stride * i;
-      if (both) {
-        kernels.bounds(forms.back().form, packed.panel, l, u);
+      const int aggregates = static_cast<int>(random() % 5);
+      const int relu = static_cast<int>(random() % 51);
+      const bool narrow = random() % 4 < narrow_of_four;
+      if (narrow) {
+        NarrowRows integers(relu, aggregates, d);
+        fill(integers, random);
+        FormSpec spec = integers.spec();
+        spec.allow_residual = 0.5F;
+        spec.aggregate_floor = aggregates > 0 && random() % 2 == 0 ? -kInfinity : 0.0F;
+        if (random() % 3 == 0) spec.scale_limit = 1.0F;
+        for (int f = 0; f < feature_count(model, d); ++f) spec.allow[f] = f == kCentred ? 0 : 0.25F;
+        forms.emplace_back(kernels, spec, model);
       } else {
-        kernels.upper(forms.back().form, packed.panel, u);
+        Rows plain(relu, aggregates, d);
+        fill(plain, random, false);
+        forms.emplace_back(kernels, plain.spec(), model);
       }
-      const int first = static_cast<int>(random() % static_cast<unsigned>(count));
-      const int last = first + static_cast<int>(random() % static_cast<unsigned>(count - first + 1));
-      const float floors[] = {u[random() % static_cast<unsigned>(count)], -kInfinity, kInfinity, 0.0F};
-      const float floor = std::isnan(floors[0]) ? 0.0F : floors[random() % 4];
-      const std::size_t at = room * i;
-      wanted_count.push_back(
-          kernels.keep_not_below({nullptr, both ? l + first : nullptr, u + first}, last - first, floor, 1000 + first,
-                                 {wanted_key.data() + at, wanted_lower.data() + at, wanted_upper.data() + at}));
-      keeping[i] = {floor, first, last, 1000, {key.data() + at, kept_lower.data() + at, kept_upper.data() + at}, -1};
-      float* const unused = scratch.data() + 2 * stride * i;
-      list.push_back({&forms.back().form, both ? unused : nullptr, unused + stride, &keeping[i]});
+      const Form& form = forms.back().form;
+      const bool both = !narrow && aggregates == 0 && random() % 2 == 0;
+      // A window inside the run, or one that reaches beyond it on either side.
+      auto first = kBase + static_cast<std::int32_t>(random() % static_cast<unsigned>(count));
+      auto last = first + static_cast<std::int32_t>(random() % static_cast<unsigned>(kBase + count - first + 1));
+      if (random() % 3 == 0) first -= kBase;
+      if (random() % 3 == 0) last += kBase;
+      std::vector<float> some(static_cast<std::size_t>(kernels.panel_keys));
+      kernels.upper(form, run.panels[0], some.data());
+      const float floors[] = {some[random() % static_cast<unsigned>(run.panels[0].count)], -kInfinity, kInfinity, 0.0F};
+      rows.push_back({&form, floors[random() % 4], first, last, both, got[i].to()});
+      keep_alone(kernels, rows.back(), run.panels, kBase, want[i]);
     }
-    kernels.screen(list.data(), static_cast<int>(items), packed.panel);
-    for (std::size_t i = 0; i < items; ++i) ASSERT_EQ(keeping[i].count, wanted_count[i]) << round << ' ' << i;
-    ASSERT_EQ(key, wanted_key) << round;
-    ASSERT_EQ(std::memcmp(kept_lower.data(), wanted_lower.data(), kept_lower.size() * sizeof(float)), 0) << round;
-    ASSERT_EQ(std::memcmp(kept_upper.data(), wanted_upper.data(), kept_upper.size() * sizeof(float)), 0) << round;
+    kernels.screen(rows.data(), static_cast<int>(items), run.panels.data(), static_cast<int>(run.panels.size()), kBase);
+    for (std::size_t i = 0; i < items; ++i) {
+      got[i].count = rows[i].count;
+      expect_same(got[i], want[i], round);
+      if (HasFatalFailure()) return;
+    }
   }
+}
+
+/// What a row has kept of earlier panels stays: screens go on where the last one ended.
+TEST_P(KernelsTest, ScreensGoOnWhereTheLastOneEnded) {
+  Random random(24);
+  constexpr int kDim = 128;
+  const int count = 3 * kernels.panel_keys - 5;
+  Keys keys(count, kDim);
+  fill(keys, random, false);
+  const PackedRun run(kernels, keys.source(), count, ScoreModel::f64, false);
+  Rows rows(9, 1, kDim);
+  fill(rows, random, false);
+  const Made form(kernels, rows.spec(), ScoreModel::f64);
+  Kept apart(count), together(count);
+  ScreenRow one{&form.form, 0.0F, 7, count, false, apart.to()}, all{&form.form, 0.0F, 7, count, false, together.to()};
+  for (std::size_t p = 0; p < run.panels.size(); ++p)
+    kernels.screen(&one, 1, &run.panels[p], 1, static_cast<std::int32_t>(p) * kernels.panel_keys);
+  kernels.screen(&all, 1, run.panels.data(), static_cast<int>(run.panels.size()), 0);
+  apart.count = one.count;
+  together.count = all.count;
+  expect_same(together, apart, 0);
 }
 
 // Bounds of keys that lie here and there, where an instruction set has a kernel of its own for them.
@@ -1336,6 +1429,456 @@ TEST_P(GatheredTest, NothingBehindTheLastKeyIsRead) {
     }
   }
   munmap(memory, 2 * page);
+}
+
+// Narrow forms (T11), where an instruction set has them: keys as integers of a byte, times a power of two.
+
+class NarrowTest : public testing::TestWithParam<const Kernels*> {
+ protected:
+  const Kernels& kernels = *GetParam();
+
+  /// A key as the pack stored it (the layout: amx_narrow.hpp).
+  struct Stored {
+    std::vector<int> integers;
+    double step, residual;
+  };
+  static Stored stored(const Panel& panel, int key) {
+    Stored found{{}, static_cast<double>(panel.step[key]), static_cast<double>(panel.residual[key])};
+    for (int d = 0; d < panel.head_dim; ++d) {
+      const int at = d / 64 * 4096 + key / 16 * 1024 + d % 64 / 4 * 64 + key % 16 * 4 + d % 4;
+      found.integers.push_back(static_cast<std::int8_t>(panel.narrow[at]));
+    }
+    return found;
+  }
+
+  /// Norms of a key: of the codes, of what integers leave of them, and of the first chunks.
+  struct Norms {
+    double square = 0, lost = 0;
+    std::vector<double> before;  ///< |k|^2 over the chunks before each
+  };
+  static Norms norms(const std::uint8_t* key, const Stored& integers) {
+    Norms found;
+    for (std::size_t d = 0; d < integers.integers.size(); ++d) {
+      if (d % 32 == 0) found.before.push_back(found.square);
+      const double x = value(key[d]), left = x - integers.step * integers.integers[d];
+      found.square += x * x;
+      found.lost += left * left;
+    }
+    return found;
+  }
+
+  void expect_valid(const Panel& panel, int lane, const std::uint8_t* key, const std::string& what) const {
+    const Stored integers = stored(panel, lane);
+    for (const int i : integers.integers) ASSERT_LE(std::abs(i), 120) << what;
+    ASSERT_GT(integers.step, 0) << what;
+    int exponent = 0;
+    ASSERT_EQ(std::frexp(integers.step, &exponent), 0.5) << what;
+    const Norms exact = norms(key, integers);
+    ASSERT_GE(integers.residual * integers.residual, exact.lost) << what;
+    const auto feature = [&](int f) { return static_cast<double>(panel.features[f * kernels.panel_keys + lane]); };
+    // Never more than half a step of each element is lost, and the tables tell it to a thousandth of its square; of a
+    // subnormal code beside a large one they tell the most that one loses.
+    const int d = panel.head_dim;
+    int subnormal = 0;
+    for (int i = 0; i < d; ++i) subnormal += (key[i] & 0x7f) < 8 && (key[i] & 0x7f) != 0 ? 1 : 0;
+    const double most_lost =
+        exact.lost + integers.step * integers.step * ((d - subnormal) / 1020.0 + subnormal * 0.1925);
+    ASSERT_LE(integers.residual, std::sqrt(most_lost) * (1 + 1e-5)) << what;
+    ASSERT_LE(integers.residual, integers.step * 0.5 * std::sqrt(d) * (1 + 1e-5)) << what;
+    const double norm = std::sqrt(exact.square);
+    ASSERT_GE(feature(kNorm) * feature(kNorm), exact.square) << what;
+    ASSERT_LE(feature(kNorm), (norm + 2 * integers.residual) * (1 + 1e-5)) << what;
+    ASSERT_EQ(feature(kCentred), feature(kNorm)) << what;
+    if (panel.feature_count == kModel) return;
+    for (int chunk = 0; chunk < d / 32; ++chunk) {
+      double largest = 0;
+      for (int i = 32 * chunk; i < 32 * chunk + 32; ++i) largest = std::max(largest, std::fabs(value(key[i])));
+      ASSERT_EQ(feature(kModel + 2 * chunk), largest == 0 ? 0 : std::max(0x1p-6, std::ldexp(1.0, std::ilogb(largest))))
+          << what << " chunk " << chunk;
+      const double square = exact.before[static_cast<std::size_t>(chunk)], prefix = feature(kModel + 2 * chunk + 1);
+      ASSERT_GE(prefix * prefix, square) << what << " chunk " << chunk;
+      ASSERT_LE(prefix, (std::sqrt(square) + 2 * integers.residual) * (1 + 1e-5)) << what << " chunk " << chunk;
+      if (chunk == 0) {
+        ASSERT_EQ(prefix, 0) << what;
+      }
+    }
+  }
+};
+
+std::vector<const Kernels*> narrow_tables() {
+  std::vector<const Kernels*> found;
+  for (const Kernels* table : tables()) {
+    if (table->costs.narrow.block_rows > 0) found.push_back(table);
+  }
+  return found;
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(NarrowTest);
+INSTANTIATE_TEST_SUITE_P(Isa, NarrowTest, testing::ValuesIn(narrow_tables()), [](const auto& instance) {
+  return std::string(name(instance.param->isa)) + (instance.param == amx_emulated_kernels() ? "_emulated" : "");
+});
+
+/// A panel with room for both kinds, or for narrow forms alone: what narrow forms read is the same.
+struct NarrowPacked {
+  Buffer memory;
+  Panel panel;
+  NarrowPacked(const Kernels& kernels, const KeySource& keys, const std::int32_t* index, std::int64_t first, int count,
+               ScoreModel model)
+      : memory(kernels.narrow_panel_bytes(keys.head_dim(), model)),
+        panel(kernels.make_narrow_panel(memory.data, keys.head_dim(), model)) {
+    kernels.pack(keys, index, first, count, {model, nullptr, false, true}, panel);
+    EXPECT_TRUE(memory.intact());
+  }
+};
+
+/// The most that a narrow form reads of a panel, one after another.
+std::vector<std::byte> narrow_bits(const Panel& panel, int panel_keys) {
+  std::vector<std::byte> bits;
+  const auto add = [&](const void* data, std::size_t bytes) {
+    const auto* const from = static_cast<const std::byte*>(data);
+    bits.insert(bits.end(), from, from + bytes);
+  };
+  const auto keys = static_cast<std::size_t>(panel_keys);
+  add(panel.narrow, 64 * keys * static_cast<std::size_t>((panel.head_dim + 63) / 64));
+  add(panel.step, 4 * keys);
+  add(panel.residual, 4 * keys);
+  add(panel.scale, 4 * keys);
+  add(panel.features, 4 * keys * static_cast<std::size_t>(panel.feature_count));
+  return bits;
+}
+
+/// What integers cannot hold, and the sizes between which a key's step is chosen.
+void fill_hard(Keys& keys, Random& random) {
+  fill(keys, random, false);
+  for (std::int64_t k = 0; k < keys.count; ++k) {
+    std::uint8_t* const key = keys.key(k);
+    const auto sign = [&] { return static_cast<std::uint8_t>(random() & 0x80U); };
+    const auto largest = static_cast<unsigned>(random() % 0x7f);
+    for (int d = 0; d < keys.head_dim; ++d) {
+      const auto any = static_cast<unsigned>(random());
+      switch (k % 9) {
+        case 0:  // every code up to some largest one
+          key[d] = static_cast<std::uint8_t>(any % (largest + 1)) | sign();
+          break;
+        case 1:  // subnormal all
+          key[d] = static_cast<std::uint8_t>(any % 8) | sign();
+          break;
+        case 2:  // zeros and one other
+          key[d] = static_cast<std::uint8_t>(d == static_cast<int>(largest) % keys.head_dim ? largest : 0) | sign();
+          break;
+        case 3:  // every subnormal beside one large one
+          key[d] =
+              static_cast<std::uint8_t>(d == static_cast<int>(largest) % keys.head_dim ? largest : any % 8) | sign();
+          break;
+        case 4:  // the largest
+          key[d] = 0x7eU | sign();
+          break;
+        case 5:  // half a step beside the largest
+          key[d] = static_cast<std::uint8_t>(d % 7 == 0 ? 0x78 : any % 2 == 0 ? 0x40 : 0x38) | sign();
+          break;
+        case 6:
+          key[d] = sign();
+          break;
+        case 7:  // codes of one size: none loses anything
+          key[d] = static_cast<std::uint8_t>((largest & 0x78U) + any % 8) | sign();
+          if (e4m3_is_nan(key[d])) key[d] ^= 1;
+          break;
+        default:
+          break;
+      }
+    }
+  }
+}
+
+TEST_P(NarrowTest, WhatIntegersLeaveOfAKeyIsKnown) {
+  Random random(41);
+  for (const ScoreModel model : {ScoreModel::f64, ScoreModel::sm90}) {
+    for (int d = 32; d <= 256; d += 32) {
+      for (int round = 0; round < 4; ++round) {
+        const int count = round == 0 ? kernels.panel_keys
+                                     : 1 + static_cast<int>(random() % static_cast<unsigned>(kernels.panel_keys));
+        Keys keys(300, d, static_cast<std::int64_t>(random() % 70), static_cast<std::int64_t>(random() % 64));
+        fill_hard(keys, random);
+        std::vector<std::int32_t> index(static_cast<std::size_t>(count));
+        for (std::int32_t& i : index) i = static_cast<std::int32_t>(random() % 300);
+        const bool gathered = round % 2 == 1;
+        const std::int32_t* const list = gathered ? index.data() : nullptr;
+        const NarrowPacked packed(kernels, keys.source(), list, 17, count, model);
+        for (int lane = 0; lane < count; ++lane) {
+          const std::int64_t key = gathered ? index[static_cast<std::size_t>(lane)] : 17 + lane;
+          expect_valid(packed.panel, lane, keys.key(key), "D " + std::to_string(d) + " key " + std::to_string(key));
+          ASSERT_EQ(packed.panel.scale[lane], keys.scales[static_cast<std::size_t>(key)]);
+          if (HasFatalFailure()) return;
+        }
+        for (int lane = count; lane < kernels.panel_keys; ++lane) {
+          ASSERT_EQ(packed.panel.scale[lane], 0.0F);
+          ASSERT_EQ(packed.panel.residual[lane], 0.0F);
+          for (int f = 0; f < packed.panel.feature_count; ++f)
+            ASSERT_EQ(packed.panel.features[f * kernels.panel_keys + lane], 0.0F);
+          for (const int i : stored(packed.panel, lane).integers) ASSERT_EQ(i, 0);
+        }
+        // With room for both kinds of forms, and packed for both: only norms differ, those of wide forms are tighter.
+        Packed both(kernels, keys.source(), list, 17, count, {model, nullptr, true, true});
+        const auto size = static_cast<std::size_t>(64 * kernels.panel_keys * ((d + 63) / 64));
+        ASSERT_EQ(std::memcmp(both.panel.narrow, packed.panel.narrow, size), 0);
+        ASSERT_EQ(std::memcmp(both.panel.step, packed.panel.step, 4U * static_cast<unsigned>(kernels.panel_keys)), 0);
+        ASSERT_EQ(
+            std::memcmp(both.panel.residual, packed.panel.residual, 4U * static_cast<unsigned>(kernels.panel_keys)), 0);
+        Packed alone(kernels, keys.source(), list, 17, count, {model, nullptr, false, true});
+        ASSERT_EQ(narrow_bits(alone.panel, kernels.panel_keys), narrow_bits(packed.panel, kernels.panel_keys));
+      }
+    }
+  }
+}
+
+/// Every subnormal beside every largest exponent, at every lane's own size.
+TEST_P(NarrowTest, EverySubnormalIsRightBesideEveryExponent) {
+  constexpr int kDim = 32;
+  for (int m = 0; m < 8; ++m) {
+    for (int from = 0; from < 128; from += kernels.panel_keys) {
+      Keys keys(kernels.panel_keys, kDim);
+      std::fill(keys.scales.begin(), keys.scales.end(), 1.0F);
+      for (int k = 0; k < kernels.panel_keys; ++k) {
+        std::fill_n(keys.key(k), kDim, static_cast<std::uint8_t>(m | (k % 2 == 0 ? 0x80 : 0)));
+        keys.key(k)[(k + m) % kDim] = static_cast<std::uint8_t>(std::min(from + k, 0x7e));
+      }
+      const NarrowPacked packed(kernels, keys.source(), nullptr, 0, kernels.panel_keys, ScoreModel::f64);
+      for (int k = 0; k < kernels.panel_keys; ++k) {
+        expect_valid(packed.panel, k, keys.key(k),
+                     "mantissa " + std::to_string(m) + " largest " + std::to_string(from + k));
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+/// Codes as keys of a trace have them lose little.
+TEST_P(NarrowTest, NormsOfUsualKeysAreTight) {
+  Random random(42);
+  Keys keys(kernels.panel_keys, 128);
+  for (std::uint8_t& code : keys.storage)
+    code = static_cast<std::uint8_t>(0x28 + random() % 0x40) | static_cast<std::uint8_t>(random() & 0x80U);
+  const NarrowPacked packed(kernels, keys.source(), nullptr, 0, kernels.panel_keys, ScoreModel::sm90);
+  for (int k = 0; k < kernels.panel_keys; ++k) {
+    const Norms exact = norms(keys.key(k), stored(packed.panel, k));
+    EXPECT_LE(static_cast<double>(packed.panel.features[k]), std::sqrt(exact.square) * 1.02);
+    EXPECT_LE(static_cast<double>(packed.panel.residual[k]), std::sqrt(exact.square) * 0.01);
+  }
+}
+
+/// The formula of kernels.hpp, exactly. Factors are multiples of 2^-16 below 2^8.
+struct ExactNarrow {
+  double sum = 0, magnitude = 0;
+};
+ExactNarrow exact_narrow(NarrowRows& rows, const std::vector<int>& key, float floor) {
+  const auto dot = [&](int row) {
+    std::int64_t sum = 0;
+    for (int d = 0; d < rows.head_dim; ++d) sum += std::int64_t{rows.row(row)[d]} * key[static_cast<std::size_t>(d)];
+    return static_cast<double>(sum);
+  };
+  ExactNarrow exact;
+  for (int j = 0; j < rows.relu; ++j) {
+    const double term = static_cast<double>(rows.factors[static_cast<std::size_t>(j)]) * std::max(0.0, dot(j));
+    exact.sum += term;
+    exact.magnitude += std::fabs(term);
+  }
+  auto largest = static_cast<double>(rows.aggregates > 0 ? floor : 0.0F);
+  for (int a = 0; a < rows.aggregates; ++a) {
+    const double high = dot(rows.relu + 2 * a), low = dot(rows.relu + 2 * a + 1);
+    const double term = static_cast<double>(rows.factors[static_cast<std::size_t>(rows.relu + a)]) * (128 * high + low);
+    exact.magnitude += std::fabs(term);
+    largest = std::max(largest, term);
+  }
+  exact.sum -= largest;
+  return exact;
+}
+
+/// With what T7 charges for the epilogue as only allowance a bound is not below the formula's value, and hardly above.
+TEST_P(NarrowTest, UpperBoundsAreTheFormulaWithinTheStatedErrors) {
+  Random random(43);
+  for (int repeat = 0; repeat < 240; ++repeat) {
+    const int d = 32 * (1 + repeat % 8);
+    const int aggregates = static_cast<int>(random() % 5), relu = static_cast<int>(random() % 51);
+    const ScoreModel model = repeat % 3 == 0 ? ScoreModel::sm90 : ScoreModel::f64;
+    Keys keys(kernels.panel_keys, d);
+    fill_hard(keys, random);
+    const int count = repeat % 4 == 0 ? 1 + static_cast<int>(random() % static_cast<unsigned>(kernels.panel_keys))
+                                      : kernels.panel_keys;
+    const NarrowPacked packed(kernels, keys.source(), nullptr, 0, count, model);
+    NarrowRows rows(relu, aggregates, d);
+    fill(rows, random);
+    FormSpec spec = rows.spec();
+    spec.aggregate_floor = aggregates > 0 && repeat % 2 == 0 ? -kInfinity : 0.0F;
+    spec.constant = 3.0F;
+    spec.allow_residual = static_cast<float>(random() % 100) * 0.01F;
+    for (int f = 0; f < feature_count(model, d); ++f)
+      spec.allow[f] = f == kCentred ? 0 : static_cast<float>(random() % 100) * 0.01F;
+    if (repeat % 5 == 0) spec.scale_limit = 8.0F;
+    const Made made(kernels, spec, model);
+    Buffer bounds(sizeof(float) * static_cast<std::size_t>(kernels.panel_keys));
+    auto* const upper = reinterpret_cast<float*>(bounds.data);
+    kernels.upper(made.form, packed.panel, upper);
+    ASSERT_TRUE(bounds.intact());
+    const double rounding = (relu + aggregates + feature_count(model, d) + 2 * aggregates + 15) * 0x1p-23;
+    for (int k = 0; k < count; ++k) {
+      const float scale = keys.scales[static_cast<std::size_t>(k)];
+      if (!(scale <= spec.scale_limit)) {
+        ASSERT_EQ(upper[k], kInfinity);
+        continue;
+      }
+      const Stored key = stored(packed.panel, k);
+      const ExactNarrow exact = exact_narrow(rows, key.integers, spec.aggregate_floor);
+      double allowance = 3.0 + static_cast<double>(spec.allow_residual) * key.residual;
+      for (int f = 0; f < packed.panel.feature_count; ++f)
+        allowance +=
+            static_cast<double>(spec.allow[f]) * static_cast<double>(packed.panel.features[f * kernels.panel_keys + k]);
+      const double s = static_cast<double>(scale), want = s * (key.step * exact.sum + allowance);
+      const double slack = s * rounding * (key.step * exact.magnitude + allowance);
+      ASSERT_GE(static_cast<double>(upper[k]), want - slack)
+          << "D " << d << " rows " << relu << "+" << aggregates << " key " << k;
+      ASSERT_LE(static_cast<double>(upper[k]), want + slack + std::fabs(want) * 0x1p-20 + 0x1p-140)
+          << "D " << d << " rows " << relu << "+" << aggregates << " key " << k;
+    }
+  }
+}
+
+/// Rows and factors small enough that F32 holds every sum: nothing but the last operations is left to round.
+TEST_P(NarrowTest, SmallIntegersAreTheFormulaBitForBit) {
+  Random random(44);
+  for (int relu = 0; relu <= 50; ++relu) {
+    for (int aggregates = 0; aggregates <= 4; ++aggregates) {
+      const int d = 32 * (1 + static_cast<int>(random() % 8));
+      Keys keys(kernels.panel_keys, d);
+      fill(keys, random, true);
+      const NarrowPacked packed(kernels, keys.source(), nullptr, 0, kernels.panel_keys, ScoreModel::f64);
+      NarrowRows rows(relu, aggregates, d);
+      for (int j = 0; j < relu + 2 * aggregates; ++j) {
+        for (int i = 0; i < 16; ++i)
+          rows.row(j)[random() % static_cast<unsigned>(d)] =
+              static_cast<std::int8_t>(static_cast<int>(random() % 15) - 7);
+      }
+      for (int j = 0; j < relu; ++j) rows.factors[static_cast<std::size_t>(j)] = static_cast<float>(random() % 15) - 7;
+      for (int a = 0; a < aggregates; ++a) rows.factors[static_cast<std::size_t>(relu + a)] = 1;
+      FormSpec spec = rows.spec();
+      spec.aggregate_floor = aggregates > 0 && random() % 2 == 0 ? -kInfinity : 0.0F;
+      const Made made(kernels, spec, ScoreModel::f64);
+      std::vector<float> upper(static_cast<std::size_t>(kernels.panel_keys));
+      kernels.upper(made.form, packed.panel, upper.data());
+      for (int k = 0; k < kernels.panel_keys; ++k) {
+        const Stored key = stored(packed.panel, k);
+        const auto exact = static_cast<float>(key.step * exact_narrow(rows, key.integers, spec.aggregate_floor).sum);
+        // With aggregates the constant is raised to 2^-100, which only a sum of zero shows.
+        const float sum = exact == 0 && aggregates > 0 ? 0x1p-100F : exact;
+        ASSERT_NEAR(upper[static_cast<std::size_t>(k)], up(keys.scales[static_cast<std::size_t>(k)] * sum), 0x1p-98F)
+            << "D " << d << " rows " << relu << "+" << aggregates << " key " << k;
+        if (sum == exact) {
+          ASSERT_EQ(upper[static_cast<std::size_t>(k)], up(keys.scales[static_cast<std::size_t>(k)] * sum))
+              << "D " << d << " rows " << relu << "+" << aggregates << " key " << k;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(NarrowTest, KeysThatNoBoundMaySpeakOfAreUnbounded) {
+  Random random(45);
+  const float poisons[] = {kNan, -kNan, kInfinity, -kInfinity, -0x1p-149F, -1.0F};
+  for (int repeat = 0; repeat < 400; ++repeat) {
+    const int d = 32 * (1 + repeat / 8 % 8);
+    Keys keys(kernels.panel_keys, d);
+    fill_hard(keys, random);
+    std::fill(keys.scales.begin(), keys.scales.end(), 1.0F);
+    const auto poisoned = static_cast<std::size_t>(random() % static_cast<unsigned>(kernels.panel_keys));
+    NarrowRows rows(static_cast<int>(random() % 20), static_cast<int>(random() % 3), d);
+    fill(rows, random);
+    FormSpec spec = rows.spec();
+    if (repeat % 8 < 6) {
+      keys.scales[poisoned] = poisons[repeat % 8];
+    } else if (repeat % 8 == 6) {
+      keys.key(static_cast<std::int64_t>(poisoned))[random() % static_cast<unsigned>(d)] =
+          random() % 2 == 0 ? 0x7f : 0xff;
+    } else {
+      spec.scale_limit = 64.0F;
+      keys.scales[poisoned] = std::nextafter(64.0F, 65.0F);
+      keys.scales[(poisoned + 1) % keys.scales.size()] = 64.0F;
+    }
+    const Made made(kernels, spec, ScoreModel::f64);
+    const NarrowPacked packed(kernels, keys.source(), nullptr, 0, kernels.panel_keys, ScoreModel::f64);
+    std::vector<float> upper(static_cast<std::size_t>(kernels.panel_keys));
+    kernels.upper(made.form, packed.panel, upper.data());
+    for (std::size_t k = 0; k < upper.size(); ++k) {
+      ASSERT_FALSE(std::isnan(upper[k])) << repeat;
+      ASSERT_EQ(upper[k] == kInfinity, k == poisoned) << repeat << ' ' << k;
+    }
+  }
+}
+
+TEST_P(NarrowTest, OverflowIsNeverABound) {
+  constexpr float kHuge = std::numeric_limits<float>::max();
+  Keys keys(2, 128);
+  std::fill_n(keys.key(0), 128, std::uint8_t{0x7e});
+  std::fill_n(keys.key(1), 128, std::uint8_t{0x38});
+  for (const float scale : {1.0F, 0.0F, kHuge}) {
+    keys.scales = {scale, scale};
+    const NarrowPacked packed(kernels, keys.source(), nullptr, 0, 2, ScoreModel::f64);
+    std::vector<float> upper(static_cast<std::size_t>(kernels.panel_keys));
+    for (const float first : {kHuge, -kHuge}) {
+      for (const float second : {kHuge, -kHuge, 1.0F}) {
+        NarrowRows rows(2, 0, 128);
+        std::fill(rows.rows.begin(), rows.rows.end(), std::int8_t{120});
+        rows.factors = {first, second};
+        const Made made(kernels, rows.spec(), ScoreModel::f64);
+        kernels.upper(made.form, packed.panel, upper.data());
+        EXPECT_EQ(upper[0], kInfinity) << first << ' ' << second << ' ' << scale;
+        EXPECT_EQ(upper[1], kInfinity) << first << ' ' << second << ' ' << scale;
+      }
+    }
+  }
+}
+
+/// Strides, offsets, index lists and pages change where keys come from, never what is stored.
+TEST_P(NarrowTest, EveryWayToAddressKeysPacksTheSamePanel) {
+  Random random(46);
+  for (int d = 32; d <= 256; d += 32) {
+    constexpr int kCount = 400;
+    Keys plain(kCount, d);
+    fill_hard(plain, random);
+    for (int repeat = 0; repeat < 6; ++repeat) {
+      const int count = 1 + static_cast<int>(random() % static_cast<unsigned>(kernels.panel_keys));
+      std::vector<std::int32_t> index(static_cast<std::size_t>(count));
+      for (std::int32_t& i : index) i = static_cast<std::int32_t>(random() % kCount);
+      Keys gathered(count, d);
+      for (int i = 0; i < count; ++i) {
+        std::memcpy(gathered.key(i), plain.key(index[static_cast<std::size_t>(i)]), static_cast<std::size_t>(d));
+        gathered.scales[static_cast<std::size_t>(i)] =
+            plain.scales[static_cast<std::size_t>(index[static_cast<std::size_t>(i)])];
+      }
+      const auto bits = [&](const KeySource& source, const std::int32_t* list) {
+        const NarrowPacked packed(kernels, source, list, 0, count, ScoreModel::sm90);
+        return narrow_bits(packed.panel, kernels.panel_keys);
+      };
+      const auto want = bits(gathered.source(), nullptr);
+      EXPECT_EQ(bits(plain.source(), index.data()), want);
+      Keys strided(kCount, d, 1 + static_cast<std::int64_t>(random() % 70), static_cast<std::int64_t>(random() % 64));
+      for (int i = 0; i < kCount; ++i) std::memcpy(strided.key(i), plain.key(i), static_cast<std::size_t>(d));
+      strided.scales = plain.scales;
+      EXPECT_EQ(bits(strided.source(), index.data()), want);
+      const Pages pages(plain, static_cast<int>(random() % 9), 4 * static_cast<std::int64_t>(random() % 9));
+      EXPECT_EQ(bits(pages.source(), index.data()), want);
+      // A page outside the cache: its keys are unbounded.
+      const std::int64_t broken = index[0] / pages.page_size;
+      const NarrowPacked partly(kernels, pages.source_without(broken, repeat % 2 == 0), index.data(), 0, count,
+                                ScoreModel::sm90);
+      NarrowRows rows(1, 0, d);
+      const Made made(kernels, rows.spec(), ScoreModel::sm90);
+      std::vector<float> upper(static_cast<std::size_t>(kernels.panel_keys));
+      kernels.upper(made.form, partly.panel, upper.data());
+      for (int i = 0; i < count; ++i) {
+        const bool missing = index[static_cast<std::size_t>(i)] / pages.page_size == broken;
+        EXPECT_EQ(upper[static_cast<std::size_t>(i)], missing ? kInfinity : 0x1p-145F);
+      }
+    }
+  }
 }
 
 TEST_P(KernelsTest, ThresholdsKeepWhatIsNotBelow) {
