@@ -8,11 +8,15 @@ namespace dosa::test {
 namespace {
 
 template <class Evaluate>
-void attack(ScoreModel model, std::uint64_t seed, int count, const Evaluate& evaluate_case) {
+void attack(ScoreModel model, bool narrow, std::uint64_t seed, int count, const Evaluate& evaluate_case) {
   Random random(seed);
   int bounded = 0, not_finite = 0;
   for (int i = 0; i < count; ++i) {
-    const Case c = some_case(random, model);
+    Case c = some_case(random, model);
+    if (narrow) {
+      c.dense = false;
+      c.narrow = true;
+    }
     Interval interval{};
     if (!evaluate_case(c, interval)) {
       ++not_finite;
@@ -33,22 +37,35 @@ void attack(ScoreModel model, std::uint64_t seed, int count, const Evaluate& eva
 class CertificateAttack : public testing::TestWithParam<ScoreModel> {};
 
 TEST_P(CertificateAttack, OperationByOperation) {
-  attack(GetParam(), 1, 20000, [](const Case& c, Interval& interval) {
-    const BuiltForm form = build(c, scalar_arithmetic(c.dim));
-    if (form.finite) interval = evaluate_scalar(form.spec, c);
-    return form.finite;
-  });
+  for (const bool narrow : {false, true}) {
+    constexpr int kCases = 20000;
+    int narrow_forms = 0;
+    attack(GetParam(), narrow, 1, kCases, [&](const Case& c, Interval& interval) {
+      const BuiltForm form = build(c, scalar_arithmetic(c.dim));
+      if (form.finite) interval = evaluate_scalar(form.spec, c);
+      narrow_forms += form.finite && form.spec.narrow != nullptr ? 1 : 0;
+      return form.finite;
+    });
+    if (narrow) {
+      EXPECT_GT(narrow_forms, kCases / 2);
+    } else {
+      EXPECT_EQ(narrow_forms, 0);
+    }
+  }
 }
 
 TEST_P(CertificateAttack, EveryInstructionSet) {
   for (const cpu::Kernels* kernels : available_kernels()) {
     SCOPED_TRACE(name(kernels->isa));
     KernelRunner runner(*kernels);
-    attack(GetParam(), 2, 10000, [&](const Case& c, Interval& interval) {
-      const BuiltForm form = build(c, runner.arithmetic(c.dim));
-      if (form.finite) interval = runner.evaluate(form, c);
-      return form.finite;
-    });
+    for (const bool narrow : {false, true}) {
+      if (narrow && !runner.narrow()) continue;
+      attack(GetParam(), narrow, 2, 10000, [&](const Case& c, Interval& interval) {
+        const BuiltForm form = build(c, runner.arithmetic(c.dim));
+        if (form.finite) interval = runner.evaluate(form, c);
+        return form.finite;
+      });
+    }
   }
 }
 

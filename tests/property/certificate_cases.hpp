@@ -14,10 +14,12 @@
 
 #include "certificate/assemble.hpp"
 #include "certificate/dosa_bound.hpp"
+#include "certificate/narrow.hpp"
 #include "certificate/outward.hpp"
 #include "cpu/kernels.hpp"
 #include "score/e4m3.hpp"
 #include "score/score.hpp"
+#include "support/plain_narrow.hpp"
 
 namespace dosa::test {
 
@@ -42,7 +44,8 @@ inline std::uint8_t nearest_code(double value) {
 
 struct Case {
   ScoreModel model = ScoreModel::f64;
-  bool dense = false;  ///< dense_form's bound, both sides; else dosa_form's with `retained` heads
+  bool dense = false;   ///< dense_form's bound, both sides; else dosa_form's with `retained` heads
+  bool narrow = false;  ///< the latter in integers of a byte (T11)
   int heads = 0, dim = 32, retained = 0;
   Ablation ablation;
   std::uint64_t sides = 0;           ///< bit h: head h is active on the fake sample that chooses the aggregate
@@ -55,13 +58,14 @@ struct Case {
 };
 
 /// What a mutant of the certificate leaves out.
-enum class Drop { nothing, residual, mean, evaluation, model, rounding };
+enum class Drop { nothing, residual, mean, evaluation, model, rounding, narrow_rows, narrow_key };
 
 /// A form with the memory behind it.
 struct BuiltForm {
   bool finite = false;
   cpu::FormSpec spec;
-  std::vector<float> rows, coef;
+  std::vector<float> rows, coef, factors;
+  std::vector<std::int8_t> integers;
 };
 
 inline constexpr cpu::Arithmetic scalar_arithmetic(int dim) { return {(dim + 4) * 0x1p-24, 0, 0x1p-23}; }
@@ -71,6 +75,10 @@ inline BuiltForm build(const Case& c, const cpu::Arithmetic& arithmetic, Drop dr
   const auto h = static_cast<std::size_t>(c.heads), d = static_cast<std::size_t>(c.dim);
   form.rows.resize((h + 4) * d);
   form.coef.resize(h);
+  form.integers.resize((h + 4) * d);
+  form.factors.resize(h + 4);
+  const certificate::NarrowTarget target =
+      c.narrow ? certificate::NarrowTarget{form.integers.data(), form.factors.data()} : certificate::NarrowTarget{};
   certificate::RowInput input{c.row(),    c.model,    arithmetic, c.mean.empty() ? nullptr : c.mean.data(),
                               c.ablation, c.retained, {},         1.4};
   constexpr int kSample = 2;  // one key for each aggregate: random majority first, winners after
@@ -80,6 +88,8 @@ inline BuiltForm build(const Case& c, const cpu::Arithmetic& arithmetic, Drop dr
     dots[i * kSample + 1] = (c.sides >> ((i * 7 + 3) % 64) & 1U) != 0 ? 1.0F : -1.0F;
   }
   input.sample = {kSample, 0, kSample, dots.data(), ones.data(), ones.data(), ones.data(), 0.5};
+  input.narrow = {16, 0.25};
+  input.narrow_target = target;
   std::vector<std::byte> scratch(certificate::scratch_bytes(c.heads, c.dim, kSample));
   const int features = cpu::feature_count(c.model, c.dim);
 
@@ -103,7 +113,16 @@ inline BuiltForm build(const Case& c, const cpu::Arithmetic& arithmetic, Drop dr
     assembly.model.scale_limit = limit;
   }
   form.finite = certificate::make_form(*assembly.bound, *assembly.facts, assembly.model, used, features, input.mean,
-                                       assembly.values, form.rows.data(), form.coef.data(), form.spec);
+                                       assembly.values, form.rows.data(), form.coef.data(), form.spec, target);
+  if (drop == Drop::narrow_key) form.spec.allow_residual = 0;
+  if (drop == Drop::narrow_rows && form.spec.narrow != nullptr) {
+    // The rows as make_form handed them over: heads are read anew, and aggregates are still there.
+    const certificate::NarrowAllowance allowance =
+        certificate::narrow_form(*assembly.bound, *assembly.facts, assembly.values, form.coef.data(),
+                                 cpu::portable_kernels()->loops, target, form.rows.data());
+    form.spec.allow[cpu::kNorm] =
+        certificate::round_up(static_cast<double>(form.spec.allow[cpu::kNorm]) - allowance.norm);
+  }
   return form;
 }
 
@@ -145,21 +164,38 @@ Interval evaluate(const cpu::FormSpec& spec, const Case& c) {
     return sum;
   };
   if (nan || !(c.scale >= 0 && c.scale <= spec.scale_limit)) return {-INFINITY, INFINITY};
+  const bool narrow = spec.narrow != nullptr;
+  const NarrowKey key = narrow ? narrow_key(c.key.data(), c.dim) : NarrowKey{};
+  const auto integer_dot = [&](int row) {
+    int sum = 0;
+    for (int d = 0; d < c.dim; ++d) sum += spec.narrow[row * c.dim + d] * key.integers[static_cast<std::size_t>(d)];
+    return Number(static_cast<float>(sum));
+  };
+  const auto relu_term = [&](int j) {
+    const Number x = narrow ? integer_dot(j) : dot(spec.rows + j * c.dim);
+    return x > 0 ? Number(narrow ? spec.narrow_factor[j] : spec.coef[j]) * x : Number(0);
+  };
+  const auto aggregate = [&](int a) {
+    const int row = spec.relu_rows + a, high = row + a;
+    if (!narrow) return dot(spec.rows + row * c.dim);
+    return Number(Number(spec.narrow_factor[row]) * Number(Number(128) * integer_dot(high) + integer_dot(high + 1)));
+  };
   Number value = 0;
-  for (int j = 0; j < spec.relu_rows; ++j) {
-    const Number x = dot(spec.rows + j * c.dim);
-    if (x > 0) value += Number(spec.coef[j]) * x;
-  }
+  for (int j = 0; j < spec.relu_rows; ++j) value += relu_term(j);
   if (spec.aggregate_rows > 0) {
-    Number best = dot(spec.rows + spec.relu_rows * c.dim);
+    Number best = aggregate(0);
     for (int a = 1; a < spec.aggregate_rows; ++a) {
-      const Number other = dot(spec.rows + (spec.relu_rows + a) * c.dim);
+      const Number other = aggregate(a);
       if (other > best) best = other;
     }
     if (spec.aggregate_floor == 0 && best < 0) best = 0;
     value -= best;
   }
   Number allow = Number(spec.constant);
+  if (narrow) {
+    value *= Number(key.step);
+    allow += Number(spec.allow_residual) * Number(certificate::round_up(key.residual * (1 + 0x1p-45)));
+  }
   if (spec.has_alternative) {
     const Number by_norm = Number(spec.alt_norm) * Number(features[cpu::kNorm]);
     const Number by_centre = Number(spec.alt_mean) + Number(spec.alt_centred) * Number(features[cpu::kCentred]);
@@ -218,6 +254,7 @@ inline Ablation ablation_of(unsigned bits) {
 inline nlohmann::json to_json(const Case& c) {
   return {{"model", name(c.model)},
           {"dense", c.dense},
+          {"narrow", c.narrow},
           {"heads", c.heads},
           {"dim", c.dim},
           {"retained", c.retained},
@@ -233,6 +270,7 @@ inline Case from_json(const nlohmann::json& json) {
   Case c;
   c.model = parse_score_model(json.at("model").get<std::string>());
   c.dense = json.at("dense");
+  c.narrow = json.value("narrow", false);
   c.heads = json.at("heads");
   c.dim = json.at("dim");
   c.retained = json.at("retained");

@@ -7,6 +7,7 @@
 #include "cpu/dispatch.hpp"
 #include "cpu/float_environment.hpp"
 #include "property/certificate_cases.hpp"
+#include "support/emulated_tiles.hpp"
 
 namespace dosa::test {
 
@@ -15,6 +16,7 @@ class KernelRunner {
   explicit KernelRunner(const cpu::Kernels& kernels) : kernels_(kernels) {}
 
   [[nodiscard]] cpu::Arithmetic arithmetic(int dim) const { return kernels_.arithmetic(dim); }
+  [[nodiscard]] bool narrow() const { return kernels_.costs.narrow.block_rows > 0; }
 
   [[nodiscard]] Interval evaluate(const BuiltForm& built, const Case& c) {
     const cpu::FloatEnvironment environment;
@@ -24,7 +26,9 @@ class KernelRunner {
     cpu::Panel panel = kernels_.make_panel(panel_memory, c.dim, c.model);
     const ContiguousKeys keys{TensorView<const std::uint8_t, 2>::contiguous(c.key.data(), {1, c.dim}),
                               TensorView<const float, 1>::contiguous(&c.scale, {1})};
-    kernels_.pack(KeySource(keys), nullptr, 0, 1, {c.model, c.mean.empty() ? nullptr : c.mean.data()}, panel);
+    const bool narrow = built.spec.narrow != nullptr;
+    const float* const mean = c.mean.empty() || narrow ? nullptr : c.mean.data();
+    kernels_.pack(KeySource(keys), nullptr, 0, 1, {c.model, mean, !narrow, narrow}, panel);
     const cpu::Form form = kernels_.make_form(built.spec, c.model, form_memory);
     alignas(64) float lower[64], upper[64];
     if (!c.dense) {
@@ -55,12 +59,13 @@ class KernelRunner {
   Buffer panel_, form_;
 };
 
-/// Every instruction set that this machine has.
+/// Every instruction set that this machine has, and emulated tiles.
 inline std::vector<const cpu::Kernels*> available_kernels() {
   std::vector<const cpu::Kernels*> kernels;
   for (const IsaInfo& isa : cpu::available_isas()) {
     if (isa.available) kernels.push_back(cpu::choose(isa.isa).kernels);
   }
+  if (const cpu::Kernels* const emulated = emulated_tiles()) kernels.push_back(emulated);
   return kernels;
 }
 

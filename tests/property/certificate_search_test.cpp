@@ -61,6 +61,33 @@ Case with_mean(Random& random, unsigned ablation) {
   return c;
 }
 
+/// Vectors of one large element and 31 that are `steps` steps of it as integers: rounded, they lose half a step each,
+/// all in one direction; and one that is nothing but 31 equal elements.
+Codes one_large(double steps, double step) {
+  Codes codes(32, nearest_code(steps * step));
+  codes[0] = nearest_code(448);
+  return codes;
+}
+Codes all_but_first(double element) {
+  Codes codes(32, nearest_code(element));
+  codes[0] = 0;
+  return codes;
+}
+
+/// A positive head, retained, and one that is omitted, of the weight given: 0 where there shall be none.
+Case narrow_case(Codes positive, Codes negative, float weight, Codes key) {
+  Case c;
+  c.narrow = true;
+  c.heads = 2;
+  c.retained = 1;
+  c.q = std::move(positive);
+  c.q.insert(c.q.end(), negative.begin(), negative.end());
+  c.key = std::move(key);
+  c.weights = {weight < 0 ? 0x1p-20F : 1.0F, weight};
+  c.sides = ~std::uint64_t{0};
+  return c;
+}
+
 const std::vector<Target>& targets() {
   static const std::vector<Target> list = {
       {"T2_anchor", Drop::residual, [](Random& random) { return omitted_positives(random, 1U); }},
@@ -105,6 +132,23 @@ const std::vector<Target>& targets() {
            c.key[static_cast<std::size_t>(d)] =
                static_cast<std::uint8_t>(d % 32 == 0 ? 0x78 : 0x4f + (random() % 2U) * 0x80U);
          c.dense = true;
+         return c;
+       }},
+      // A step of the largest code is 4 as an integer of a byte, 2^-4 as an aggregate's.
+      {"T11_rows", Drop::narrow_rows,
+       [](Random&) { return narrow_case(one_large(0.5, 4), all_but_first(0), 0, all_but_first(14)); }},
+      {"T11_aggregate", Drop::narrow_rows,
+       [](Random&) { return narrow_case(all_but_first(-8), one_large(1.5, 0x1p-4), -1, all_but_first(14)); }},
+      {"T11_key", Drop::narrow_key,
+       [](Random&) { return narrow_case(all_but_first(14), all_but_first(0), 0, one_large(0.25, 4)); }},
+      {"T11_key_aggregate", Drop::narrow_key,
+       [](Random&) { return narrow_case(all_but_first(-8), all_but_first(14), -1, one_large(1.5, 4)); }},
+      {"T11_key_joint", Drop::narrow_key,
+       [](Random& random) {
+         Case c = gaussian(random, ScoreModel::f64, 6, 32);
+         for (float& w : c.weights) w = std::fabs(w);
+         c.narrow = true;
+         c.key = one_large(0.25, 4);
          return c;
        }},
   };
@@ -208,7 +252,8 @@ TEST_P(NearViolation, DataHoldsInEveryInstructionSet) {
   for (const cpu::Kernels* kernels : available_kernels()) {
     SCOPED_TRACE(name(kernels->isa));
     KernelRunner runner(*kernels);
-    for (const Case& c : stored(target_)) {
+    for (Case c : stored(target_)) {
+      c.narrow = c.narrow && runner.narrow();
       const BuiltForm form = build(c, runner.arithmetic(c.dim));
       ASSERT_TRUE(form.finite);
       EXPECT_TRUE(holds(c, runner.evaluate(form, c), c.score())) << to_json(c).dump();
