@@ -17,29 +17,64 @@ Kernels base_table{};
 
 double code_value(std::uint8_t code) { return std::ldexp(e4m3_units(code), -9); }
 
-// Panel: the base's, then [panel_keys][D] integers, steps and residuals. Form: the base's, or [rows][D] integers behind
-// their factors.
+// Panel: the base's, or scales and features alone; then [panel_keys][D] integers, steps and residuals. Form: the
+// base's, or [rows][D] integers behind their factors.
 
-std::size_t base_panel_bytes(int head_dim, ScoreModel model) {
-  return rounded_up(base_table.panel_bytes(head_dim, model));
+std::size_t narrow_part(int head_dim) {
+  return rounded_up(static_cast<std::size_t>(base_table.panel_keys) *
+                    (static_cast<std::size_t>(head_dim) + 2 * sizeof(float)));
 }
-std::size_t keys_and(int head_dim) {
-  return static_cast<std::size_t>(base_table.panel_keys) * (static_cast<std::size_t>(head_dim) + 2 * sizeof(float));
+std::size_t wide_part(int head_dim, ScoreModel model) { return rounded_up(base_table.panel_bytes(head_dim, model)); }
+std::size_t number_part(int head_dim, ScoreModel model) {
+  return rounded_up(sizeof(float) * static_cast<std::size_t>(base_table.panel_keys) *
+                    static_cast<std::size_t>(1 + feature_count(model, head_dim)));
 }
-std::size_t panel_bytes(int head_dim, ScoreModel model) {
-  return base_panel_bytes(head_dim, model) + rounded_up(keys_and(head_dim));
+void place_narrow(Panel& panel, std::byte* memory) {
+  panel.narrow = memory;
+  panel.step = reinterpret_cast<float*>(memory + base_table.panel_keys * panel.head_dim);
+  panel.residual = panel.step + base_table.panel_keys;
 }
+
+std::size_t panel_bytes(int head_dim, ScoreModel model) { return wide_part(head_dim, model) + narrow_part(head_dim); }
 Panel make_panel(std::byte* memory, int head_dim, ScoreModel model) {
   Panel panel = base_table.make_panel(memory, head_dim, model);
-  panel.narrow = memory + base_panel_bytes(head_dim, model);
-  panel.step = reinterpret_cast<float*>(panel.narrow + base_table.panel_keys * head_dim);
-  panel.residual = panel.step + base_table.panel_keys;
+  place_narrow(panel, memory + wide_part(head_dim, model));
+  return panel;
+}
+std::size_t narrow_panel_bytes(int head_dim, ScoreModel model) {
+  return number_part(head_dim, model) + narrow_part(head_dim);
+}
+Panel make_narrow_panel(std::byte* memory, int head_dim, ScoreModel model) {
+  Panel panel;
+  panel.scale = reinterpret_cast<float*>(memory);
+  panel.features = panel.scale + base_table.panel_keys;
+  panel.head_dim = head_dim;
+  panel.feature_count = feature_count(model, head_dim);
+  place_narrow(panel, memory + number_part(head_dim, model));
   return panel;
 }
 
+/// A panel of the base's in memory of its own.
+struct OwnPanel {
+  std::vector<std::byte> memory;
+  Panel panel;
+  OwnPanel(int head_dim, ScoreModel model) : memory(base_table.panel_bytes(head_dim, model) + 64) {
+    auto* const aligned = reinterpret_cast<std::byte*>(rounded_up(reinterpret_cast<std::uintptr_t>(memory.data())));
+    panel = base_table.make_panel(aligned, head_dim, model);
+  }
+};
+
 void pack(const KeySource& keys, const std::int32_t* index, std::int64_t first, int count, const PackSpec& spec,
           Panel& panel) {
-  base_table.pack(keys, index, first, count, spec, panel);
+  if (spec.wide) {
+    base_table.pack(keys, index, first, count, spec, panel);
+  } else {
+    OwnPanel own(panel.head_dim, spec.model);
+    base_table.pack(keys, index, first, count, spec, own.panel);
+    std::copy_n(own.panel.scale, base_table.panel_keys, panel.scale);
+    std::copy_n(own.panel.features, base_table.panel_keys * panel.feature_count, panel.features);
+    panel.count = count;
+  }
   if (!spec.narrow) return;
   for (int lane = 0; lane < base_table.panel_keys; ++lane) {
     std::byte* const integers = panel.narrow + lane * panel.head_dim;
@@ -124,14 +159,12 @@ void screen(ScreenRow* rows, int count, const Panel* panels, int panel_count, st
 void gathered_bounds(const Form& form, const KeySource& keys, const std::int32_t* index, std::int64_t count,
                      float* lower, float* upper) {
   const ScoreModel model = form.feature_count == kModel ? ScoreModel::f64 : ScoreModel::sm90;
-  std::vector<std::byte> memory(base_table.panel_bytes(form.head_dim, model) + 64);
-  auto* const aligned = reinterpret_cast<std::byte*>(rounded_up(reinterpret_cast<std::uintptr_t>(memory.data())));
-  Panel panel = base_table.make_panel(aligned, form.head_dim, model);
+  OwnPanel own(form.head_dim, model);
   for (std::int64_t done = 0; done < count; done += base_table.panel_keys) {
     const std::int64_t some = std::min<std::int64_t>(base_table.panel_keys, count - done);
     float low[64], high[64];
-    base_table.pack(keys, index + done, 0, static_cast<int>(some), {model, nullptr}, panel);
-    base_table.bounds(form, panel, low, high);
+    base_table.pack(keys, index + done, 0, static_cast<int>(some), {model, nullptr}, own.panel);
+    base_table.bounds(form, own.panel, low, high);
     std::copy_n(low, some, lower + done);
     std::copy_n(high, some, upper + done);
   }
@@ -163,8 +196,8 @@ Kernels with_plain_narrow(const Kernels& base) {
   table.isa = Isa::amx;
   table.panel_bytes = panel_bytes;
   table.make_panel = make_panel;
-  table.narrow_panel_bytes = panel_bytes;
-  table.make_narrow_panel = make_panel;
+  table.narrow_panel_bytes = narrow_panel_bytes;
+  table.make_narrow_panel = make_narrow_panel;
   table.pack = pack;
   table.form_bytes = form_bytes;
   table.make_form = make_form;

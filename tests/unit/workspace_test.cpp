@@ -4,6 +4,7 @@
 #include "cpu/dispatch.hpp"
 #include "cpu/layout.hpp"
 #include "dosa/plan.hpp"
+#include "support/plain_narrow.hpp"
 
 namespace dosa {
 namespace {
@@ -84,6 +85,70 @@ TEST(Workspace, DoesNotGrowWithTheRows) {
   Shape more = some;
   more.rows = 1 << 24;
   EXPECT_EQ(plan(some, options).workspace_bytes(), plan(more, options).workspace_bytes());
+}
+
+/// Narrow forms under the name of the tiles, on any machine.
+class WorkspaceOfNarrowForms : public testing::Test {
+ protected:
+  WorkspaceOfNarrowForms() { cpu::tiles_stand_in = &table_; }
+  ~WorkspaceOfNarrowForms() override { cpu::tiles_stand_in = nullptr; }
+  WorkspaceOfNarrowForms(const WorkspaceOfNarrowForms&) = delete;
+  WorkspaceOfNarrowForms& operator=(const WorkspaceOfNarrowForms&) = delete;
+
+  [[nodiscard]] std::int64_t packed_panels(const Shape& shape, const Options& options) const {
+    return cpu::make_layout(table_, shape, options, options.threads).packed_panels;
+  }
+  static Options usual() {
+    Options options;
+    options.top_k = 2048;
+    options.threads = 2;
+    options.isa = Isa::amx;
+    return options;
+  }
+
+ private:
+  cpu::Kernels table_ = test::with_plain_narrow(*cpu::portable_kernels());
+};
+
+TEST_F(WorkspaceOfNarrowForms, StaysUnderItsBudgetWithPackedKeys) {
+  int kept = 0, not_kept = 0;
+  for (std::int64_t keys = 500; keys < 8000000; keys += keys / 9 + 1)
+    for (const std::int64_t rows : {1LL, 33LL, 100000LL})
+      for (const auto& [heads, head_dim] : {std::pair{32LL, 128LL}, {8LL, 64LL}, {128LL, 256LL}})
+        for (const int threads : {1, 2, 64})
+          for (const std::int64_t top_k : {1, 2048})
+            for (const ScoreModel model : {ScoreModel::f64, ScoreModel::sm90}) {
+              Options options = usual();
+              options.top_k = top_k;
+              options.threads = threads;
+              options.model = model;
+              const Shape shape{.rows = rows, .heads = heads, .head_dim = head_dim, .keys = keys};
+              expect_within_budget(shape, options);
+              (packed_panels(shape, options) > 0 ? kept : not_kept) += 1;
+            }
+  EXPECT_GT(kept, 300);
+  EXPECT_GT(not_kept, 300);
+}
+
+TEST_F(WorkspaceOfNarrowForms, PackedKeysAreKeptWhereTilesShareThem) {
+  const Shape shape{.rows = 4096, .heads = 32, .head_dim = 128, .keys = 65537};
+  const auto panel_keys = std::int64_t{cpu::portable_kernels()->panel_keys};
+  EXPECT_EQ(packed_panels(shape, usual()), (shape.keys + panel_keys - 1) / panel_keys);
+  Shape several = shape;
+  several.requests = 2;
+  EXPECT_EQ(packed_panels(several, usual()), 0) << "each request would need its own";
+  Shape one_tile = shape;
+  one_tile.rows = 32;
+  EXPECT_EQ(packed_panels(one_tile, usual()), 0);
+  Options dense = usual();
+  dense.path = Path::dense;
+  EXPECT_EQ(packed_panels(shape, dense), 0);
+  Options wide = usual();
+  wide.ablation.narrow = false;
+  EXPECT_EQ(packed_panels(shape, wide), 0);
+  Shape long_one = shape;
+  long_one.keys = 32 << 20;
+  EXPECT_EQ(packed_panels(long_one, usual()), 0) << "no memory";
 }
 
 }  // namespace
