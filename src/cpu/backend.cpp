@@ -314,6 +314,8 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
   };
 
   for_rows([&](ThreadMemory& thread, RowWork& work) { prepare_row(context, thread, work); });
+  if (state_.options.path == Path::automatic && kernels.costs.narrow.block_rows > 0)
+    prefer_one_screen(works, layout.heads);
   const bool any_screen = std::any_of(works.begin(), works.end(), [](const RowWork& work) {
     return work.screen == Screen::dense || work.screen == Screen::dosa;
   });

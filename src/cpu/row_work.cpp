@@ -519,6 +519,22 @@ void fetch_keys(const KeySource& keys, const std::int32_t* index, std::int64_t f
 
 void prepare_row(const TileContext& tile, ThreadMemory& thread, RowWork& work) { Worker(tile, thread, work).prepare(); }
 
+void prefer_one_screen(std::span<RowWork> works, int heads) noexcept {
+  const auto rows_of = [&](Screen screen) {
+    return std::count_if(works.begin(), works.end(), [&](const RowWork& work) { return work.screen == screen; });
+  };
+  if (rows_of(Screen::dosa) >= 3 * rows_of(Screen::dense)) return;
+  for (RowWork& work : works) {
+    if (work.screen != Screen::dosa) continue;
+    work.screen = Screen::dense;
+    work.expected_survival = 1;
+    work.report.path = Path::dense;
+    work.report.reason = RowReason::no_gain;
+    work.report.retained_heads = heads;
+    work.report.aggregates = 0;
+  }
+}
+
 PackSpec pack_for(const TileContext& tile, std::span<const RowWork> works) {
   PackSpec spec = tile.pack;
   const bool centred = std::any_of(works.begin(), works.end(), [](const RowWork& work) {
