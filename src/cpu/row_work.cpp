@@ -98,8 +98,9 @@ class Worker {
   [[nodiscard]] std::int64_t most_refined() const noexcept {
     return static_cast<std::int64_t>(2 * work_.expected_survival * static_cast<double>(visible()));
   }
-  [[nodiscard]] bool best_first() const noexcept {
-    return options_.ablation.best_first || work_.report.threshold == -kInfinity;
+  /// Once begun it goes on: the threshold found by it is no reason to stop.
+  [[nodiscard]] bool best_first(const Refining& state) const noexcept {
+    return options_.ablation.best_first || state.rounds > 0 || work_.report.threshold == -kInfinity;
   }
   [[nodiscard]] std::int64_t first_wanted() const noexcept {
     return static_cast<std::int64_t>(std::ceil(kBestFirst * static_cast<double>(work_.slots)));
@@ -299,7 +300,7 @@ bool Worker::threshold_settles(const RefinedKeys& place, std::int64_t wanted, Re
 }
 
 void Worker::list_round() {
-  if (work_.screen != Screen::dosa || !best_first() || work_.kept < work_.slots) return;
+  if (work_.screen != Screen::dosa || !best_first(work_.refining) || work_.kept < work_.slots) return;
   const RefinedKeys place = refined_keys(kernels_, work_);
   Refining& state = work_.refining;
   float from = kUnknown;
@@ -339,7 +340,7 @@ Found Worker::dosa_candidates() {
     return true;
   };
 
-  if (best_first() && !state.settled) {
+  if (best_first(state) && !state.settled) {
     if (work_.kept < work_.slots) return {Outcome::floor_too_high};
     for (std::int64_t wanted = first_wanted();; wanted *= 2) {
       if (!refine_from(best_bound(wanted))) return {Outcome::too_many};
