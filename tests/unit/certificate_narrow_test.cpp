@@ -245,6 +245,50 @@ TEST(CertificateNarrow, AllowancesCoverEveryKey) {
   EXPECT_GT(used_key, 0.5) << "or the directions are not the worst";
 }
 
+/// What make_form adds to them: the roundings of aggregate rows to F32, and of an epilogue over integers, whose rows
+/// and keys may be an eighth larger than what they stand for.
+TEST(CertificateNarrow, RoundingsAreChargedOnIntegers) {
+  Random random(55);
+  int made = 0;
+  for (int trial = 0; trial < 100; ++trial) {
+    Narrowed form(random);
+    if (!form.run()) continue;
+    ++made;
+    const auto allowed = [&](const cpu::Arithmetic& arithmetic) {
+      certificate::ModelError model;
+      model.finite = true;
+      cpu::FormSpec spec;
+      EXPECT_TRUE(certificate::make_form(form.bound, form.facts, model, arithmetic, cpu::kModel, nullptr,
+                                         form.values.data(), form.rows.data(), form.coef.data(), spec, form.target()));
+      return Real(spec.allow[cpu::kNorm]);
+    };
+    const Real base = allowed({0, 0, 0});
+    EXPECT_TRUE(base == allowed({0.5, 0.5, 0})) << "integers have no other errors";
+    Real f32_error = 0, magnitude = 0, largest = 0;
+    for (int j = 0; j < form.bound.retained; ++j)
+      magnitude +=
+          abs(Real(form.factors[static_cast<std::size_t>(j)])) * norm(form.narrow[static_cast<std::size_t>(j)]);
+    for (int a = 0; a < form.bound.aggregates; ++a) {
+      const auto at = static_cast<std::size_t>(form.bound.retained + a);
+      Vector left = scaled(form.wide[at], Real(-1));
+      for (int h = 0; h < form.c.heads; ++h) {
+        for (int d = 0; d < form.c.dim; ++d)
+          left[static_cast<std::size_t>(d)] +=
+              Real(form.bound.share[a][h]) * Real(form.values[static_cast<std::size_t>(h * form.c.dim + d)]);
+      }
+      if (norm(left) > f32_error) f32_error = norm(left);
+      const Real row = norm(form.narrow[at]) * form.step(form.bound.retained + a);
+      if (row > largest) largest = row;
+    }
+    EXPECT_TRUE(base >= Real(form.allowance.norm) + f32_error - form.allowance.norm * Real(0x1p-45)) << trial;
+    constexpr double kEpsilon = 0x1p-20;
+    const int operations = form.bound.retained + 3 * form.bound.aggregates + cpu::kModel + 15;
+    const Real charged = allowed({0, 0, kEpsilon}) - base;
+    EXPECT_TRUE(charged >= Real(operations * kEpsilon * 1.125) * (magnitude + largest) * Real(1 - 1e-5)) << trial;
+  }
+  EXPECT_GT(made, 50);
+}
+
 /// Where a factor is no F32 number, or would be next to the range's ends, the form stays as wide as it is without a
 /// target.
 TEST(CertificateNarrow, FactorsBeyondTheRangeLeaveTheFormWide) {

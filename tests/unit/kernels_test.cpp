@@ -1574,7 +1574,7 @@ void fill_hard(Keys& keys, Random& random) {
           key[d] = 0x7eU | sign();
           break;
         case 5:  // half a step beside the largest
-          key[d] = static_cast<std::uint8_t>(d % 7 == 0 ? 0x78 : any % 2 == 0 ? 0x40 : 0x38) | sign();
+          key[d] = static_cast<std::uint8_t>(d % 7 == 0 ? 0x78 : any % 2 == 0 ? 0x40 : 0) | sign();
           break;
         case 6:
           key[d] = sign();
