@@ -11,8 +11,6 @@
 namespace dosa::app {
 namespace {
 
-constexpr std::int64_t kBins = 280;
-
 std::string count_of(std::uint64_t value) { return human_count(static_cast<double>(value)); }
 std::string count_of(std::int64_t value) { return human_count(static_cast<double>(value)); }
 

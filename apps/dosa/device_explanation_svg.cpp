@@ -11,21 +11,22 @@
 namespace dosa::app {
 namespace {
 
-constexpr double kHeight = 640;
+constexpr double kDeviceHeight = 640;
 
 class DevicePicture {
  public:
-  explicit DevicePicture(const DeviceExplanation& e) : e_(e), svg_(kWidth, kHeight, title(e.rows), kPictureStyle) {}
+  explicit DevicePicture(const DeviceExplanation& e)
+      : e_(e), svg_(kWidth, kDeviceHeight, title(e.rows), kPictureStyle) {}
 
   std::string draw() {
-    svg_.rect("page", 0, 0, kWidth, kHeight);
+    svg_.rect("page", 0, 0, kWidth, kDeviceHeight);
     heading();
     figures();
     funnel({76, 232, 610, 132});
     last_scores({760, 232, 400, 132});
     key_axis(svg_, {76, 470, 1084, 62}, e_.bins, e_.shape.keys,
              "share of the visible keys that is selected, along the key axis", "no key is visible");
-    svg_.text("note", kLeft, kHeight - 28,
+    svg_.text("note", kLeft, kDeviceHeight - 28,
               "No certificate on this backend yet: every visible key is scored with all heads, so there is no bound, "
               "slack or tau gap to draw.");
     return svg_.finish();

@@ -17,7 +17,6 @@ namespace dosa::app {
 namespace {
 
 constexpr double kMostPoints = 2e6;
-constexpr std::size_t kBins = 280;
 
 /// Keeps the bounds that the engine screened the wanted rows with, until they are looked at.
 class BoundCapture final : public cpu::RowObserver {
@@ -87,7 +86,8 @@ void fold(const RowAnalysis& row, Explanation& all) {
   for (std::size_t i = 0; i < row.score.size(); ++i) {
     const KeyFate fate = fate_of(row, i);
     const double place = static_cast<double>(row.first_key) + static_cast<double>(i);
-    auto& bin = all.bins[std::min(kBins - 1, static_cast<std::size_t>(place / keys * static_cast<double>(kBins)))];
+    auto& bin =
+        all.bins[std::min<std::size_t>(kBins - 1, static_cast<std::size_t>(place / keys * static_cast<double>(kBins)))];
     bin.visible += 1;
     bin.winners += fate == KeyFate::winner ? 1 : 0;
     bin.scored += fate == KeyFate::scored || fate == KeyFate::scouted ? 1 : 0;

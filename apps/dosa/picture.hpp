@@ -11,6 +11,7 @@
 namespace dosa::app {
 
 constexpr double kWidth = 1200, kLeft = 40;  ///< of a page
+constexpr std::int64_t kBins = 280;          ///< of its key axis
 extern const std::string_view kPictureStyle;
 
 /// A rectangle of the page with a range of numbers on each axis.

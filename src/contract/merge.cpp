@@ -13,21 +13,21 @@
 namespace dosa {
 namespace {
 
-[[noreturn]] void bad(const std::string& message) { throw Error(ErrorKind::bad_input, message); }
+[[noreturn]] void bad_parts(const std::string& message) { throw Error(ErrorKind::bad_input, message); }
 
 void check_parts(std::span<const Partial> parts, std::int64_t rows) {
   for (std::size_t p = 0; p < parts.size(); ++p) {
     const Partial& part = parts[p];
     const std::int64_t width = part.indices.shape[1];
     if (rows > 0 && (part.lengths.absent() || (width > 0 && (part.indices.absent() || part.scores.absent()))))
-      bad(text::format("part {}: found no data (null pointer), wanted indices, lengths and scores", p));
+      bad_parts(text::format("part {}: found no data (null pointer), wanted indices, lengths and scores", p));
     if (part.indices.shape[0] != rows || part.lengths.shape[0] != rows || part.scores.shape != part.indices.shape)
-      bad(text::format(
+      bad_parts(text::format(
           "part {}: found indices [{}, {}], lengths [{}], scores [{}, {}], wanted {} rows and equal shapes", p,
           part.indices.shape[0], width, part.lengths.shape[0], part.scores.shape[0], part.scores.shape[1], rows));
     for (std::int64_t t = 0; t < rows; ++t)
       if (const std::int32_t length = *part.lengths.at(t); length < 0 || length > width)
-        bad(text::format("part {}: row {}: found length {}, wanted 0..{}", p, t, length, width));
+        bad_parts(text::format("part {}: row {}: found length {}, wanted 0..{}", p, t, length, width));
   }
 }
 
@@ -36,15 +36,15 @@ void check_paged(const PagedKeys& paged, TensorView<const std::int32_t, 1> row_r
                  std::int64_t total_keys) {
   const std::int64_t requests = paged.block_table.shape[0], columns = paged.block_table.shape[1];
   if (columns < (total_keys + paged.page_size - 1) / paged.page_size)
-    bad(text::format("block_table: found {} columns of {} keys, wanted enough for {} keys", columns, paged.page_size,
-                     total_keys));
-  if (paged.block_table.absent() && requests > 0 && columns > 0) bad("block_table: found no data (null pointer)");
+    bad_parts(text::format("block_table: found {} columns of {} keys, wanted enough for {} keys", columns,
+                           paged.page_size, total_keys));
+  if (paged.block_table.absent() && requests > 0 && columns > 0) bad_parts("block_table: found no data (null pointer)");
   if (row_request.absent()) return;
   if (row_request.shape[0] != rows)
-    bad(text::format("row_request: found {} rows, wanted {} (those of ks)", row_request.shape[0], rows));
+    bad_parts(text::format("row_request: found {} rows, wanted {} (those of ks)", row_request.shape[0], rows));
   for (std::int64_t t = 0; t < rows; ++t)
     if (const std::int32_t request = *row_request.at(t); request < 0 || request >= requests)
-      bad(text::format("row_request: row {}: found request {}, wanted 0..{}", t, request, requests - 1));
+      bad_parts(text::format("row_request: row {}: found request {}, wanted 0..{}", t, request, requests - 1));
 }
 
 }  // namespace
@@ -53,7 +53,7 @@ void merge(std::span<const Partial> parts, TensorView<const std::int32_t, 1> ks,
            std::int64_t total_keys, const Options& options, const Selection& selection, const PagedKeys* paged,
            TensorView<const std::int32_t, 1> row_request) {
   const std::int64_t rows = ks.shape[0];
-  if (ke.shape[0] != rows) bad(text::format("ke: found {} rows, wanted {} (those of ks)", ke.shape[0], rows));
+  if (ke.shape[0] != rows) bad_parts(text::format("ke: found {} rows, wanted {} (those of ks)", ke.shape[0], rows));
   Shape shape{.rows = rows, .heads = 1, .head_dim = 32, .keys = total_keys};
   if (paged != nullptr) {
     shape.paged = true;
@@ -65,7 +65,7 @@ void merge(std::span<const Partial> parts, TensorView<const std::int32_t, 1> ks,
   detail::validate_shape(shape);
   detail::validate_options(options, shape);
   detail::validate_selection(selection, shape, options);
-  if ((ks.absent() || ke.absent()) && rows > 0) bad("ks, ke: found no data (null pointer)");
+  if ((ks.absent() || ke.absent()) && rows > 0) bad_parts("ks, ke: found no data (null pointer)");
   check_parts(parts, rows);
   if (paged != nullptr) check_paged(*paged, row_request, rows, total_keys);
 
@@ -84,15 +84,15 @@ void merge(std::span<const Partial> parts, TensorView<const std::int32_t, 1> ks,
       for (std::int64_t slot = 0; slot < *parts[p].lengths.at(t); ++slot) {
         const Entry entry{*parts[p].scores.at(t, slot), *parts[p].indices.at(t, slot)};
         if (entry.index < window.first || entry.index >= window.last)
-          bad(text::format("part {}: row {} slot {}: found index {}, wanted {}..{} (absolute, inside the window)", p, t,
-                           slot, entry.index, window.first, window.last - 1));
-        if (!selectable(entry.score)) bad(text::format("part {}: row {} slot {}: found a NaN score", p, t, slot));
+          bad_parts(text::format("part {}: row {} slot {}: found index {}, wanted {}..{} (absolute, inside the window)",
+                                 p, t, slot, entry.index, window.first, window.last - 1));
+        if (!selectable(entry.score)) bad_parts(text::format("part {}: row {} slot {}: found a NaN score", p, t, slot));
         if (options.index_base == IndexBase::slot) {
           const std::int64_t request = request_of(problem, shape, t);
           const std::int64_t page = *paged->block_table.at(request, entry.index / paged->page_size);
           if (page < 0 || page >= paged->pages)
-            bad(text::format("block_table: request {} (row {}, index {}): found page {}, wanted 0..{}", request, t,
-                             entry.index, page, paged->pages - 1));
+            bad_parts(text::format("block_table: request {} (row {}, index {}): found page {}, wanted 0..{}", request,
+                                   t, entry.index, page, paged->pages - 1));
         }
         entries[count++] = entry;
       }
@@ -102,7 +102,7 @@ void merge(std::span<const Partial> parts, TensorView<const std::int32_t, 1> ks,
     if (const auto twice = std::adjacent_find(gathered.begin(), gathered.end(),
                                               [](const Entry& a, const Entry& b) { return a.index == b.index; });
         twice != gathered.end())
-      bad(text::format("row {}: found index {} in two places, wanted each key once", t, twice->index));
+      bad_parts(text::format("row {}: found index {} in two places, wanted each key once", t, twice->index));
     return gathered;
   };
   // Every row is checked before any is written: an error leaves no result that looks whole.

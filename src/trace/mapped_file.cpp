@@ -5,12 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdint>
-#include <system_error>
 
 #include "contract/text.hpp"
 #include "dosa/types.hpp"
+#include "trace/refuse.hpp"
 
 namespace dosa {
 namespace {
@@ -28,11 +27,6 @@ class Descriptor {
  private:
   int fd_;
 };
-
-[[noreturn]] void refuse(const std::filesystem::path& path, const char* action) {
-  throw Error(ErrorKind::io,
-              text::format("{}: cannot {}: {}", path.string(), action, std::generic_category().message(errno)));
-}
 
 }  // namespace
 

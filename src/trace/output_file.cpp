@@ -8,19 +8,9 @@
 #include <cstdint>
 #include <system_error>
 
-#include "contract/text.hpp"
-#include "dosa/types.hpp"
+#include "trace/refuse.hpp"
 
 namespace dosa {
-namespace {
-
-[[noreturn]] void refuse(const std::filesystem::path& path, const char* action) {
-  throw Error(ErrorKind::io,
-              text::format("{}: cannot {}: {}", path.string(), action, std::generic_category().message(errno)));
-}
-
-}  // namespace
-
 OutputFile::OutputFile(const std::filesystem::path& path) : asked_(path), target_(path) {
   std::error_code ignored;
   if (std::filesystem::is_symlink(path, ignored)) {
