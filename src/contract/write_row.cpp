@@ -8,7 +8,7 @@
 namespace dosa {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kForcedScore = std::numeric_limits<float>::infinity(), kEmptyScore = -kForcedScore;
 
 }  // namespace
 
@@ -49,7 +49,7 @@ void RowWriter::finish() {
   *selection_.lengths.at(row_.row) = static_cast<std::int32_t>(slot_);
   for (; slot_ < options_.top_k; ++slot_) {
     *selection_.indices.at(row_.row, slot_) = -1;
-    if (options_.scores) *selection_.scores.at(row_.row, slot_) = -kInfinity;
+    if (options_.scores) *selection_.scores.at(row_.row, slot_) = kEmptyScore;
   }
 }
 
@@ -57,7 +57,7 @@ void write_row(const Problem& problem, const Options& options, const Row& row, s
                const Selection& selection) {
   RowWriter writer(std::get_if<PagedKeys>(&problem.keys), options, row, selection);
   const auto put_forced = [&](const Window& forced) {
-    for (std::int64_t key = forced.first; key < forced.last && !writer.full(); ++key) writer.put(key, kInfinity);
+    for (std::int64_t key = forced.first; key < forced.last && !writer.full(); ++key) writer.put(key, kForcedScore);
   };
   put_forced(row.head);
   if (options.order == Order::score) {

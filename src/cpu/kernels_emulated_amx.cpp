@@ -98,11 +98,11 @@ struct EmulatedTiles {
   }
 };
 
-constexpr Kernels kKernels = amx_table<EmulatedTiles>();
+constexpr Kernels kEmulatedKernels = amx_table<EmulatedTiles>();
 
 }  // namespace
 
-const Kernels* amx_emulated_kernels() noexcept { return &kKernels; }
+const Kernels* amx_emulated_kernels() noexcept { return &kEmulatedKernels; }
 
 }  // namespace dosa::cpu
 #else
