@@ -111,7 +111,7 @@ Layout make_layout(const Kernels& kernels, const Shape& shape, const Options& op
   const std::int64_t in_flight = std::max<std::int64_t>(1, (memory - thread_bytes * layout.threads) / row_excess());
 
   const std::int64_t rows = std::max<std::int64_t>(1, shape.rows);
-  layout.tile_rows = static_cast<int>(std::min<std::int64_t>({kernels.tile_rows, rows, in_flight}));
+  layout.tile_rows = static_cast<int>(std::min<std::int64_t>({kernels.tile_rows, kScreenRows, rows, in_flight}));
   // One tile a thread where memory and rows allow it; otherwise all threads share the tile in flight.
   const std::int64_t tiles = (rows + layout.tile_rows - 1) / layout.tile_rows;
   const bool tile_a_thread = in_flight / layout.tile_rows >= layout.threads && tiles >= 2 * layout.threads;

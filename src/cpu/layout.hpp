@@ -21,7 +21,7 @@ inline constexpr int kSampleKeys = kRandomSample + kSeedSample;
 /// Numbers of a sample a head or kind: whole panels are written.
 inline constexpr int kSampleStride = (kSampleKeys + 63) / 64 * 64 + 64;
 inline constexpr std::int64_t kPredictionStride = 256;  ///< keys that a random one stands for in a long window
-inline constexpr int kScreenRows = 32;                  ///< rows screened in one call of an instruction set
+inline constexpr int kScreenRows = 32;                  ///< rows of a tile, at most
 inline constexpr std::int64_t kModelBlock = 256;  ///< keys scored under the model between two pushes to the selector
 
 /// Keys that rows of a tile refine side by side before the next ones come: their codes are half of a second-level
