@@ -16,9 +16,10 @@ void PackedKeys::start(std::int64_t origin) noexcept {
   for (std::int64_t p = 0; p < layout_->packed_panels; ++p) std::construct_at(states_ + p, std::uint8_t{empty});
 }
 
-bool PackedKeys::find(const KeySource& keys, std::int64_t first, Panel& panel) {
+bool PackedKeys::find(const KeySource& keys, std::int64_t first, int count, Panel& panel) {
   if (layout_->packed_panels == 0 || first < origin_) return false;
   const Kernels& kernels = *layout_->kernels;
+  if (count != kernels.panel_keys) return false;
   const std::int64_t number = (first - origin_) / kernels.panel_keys;
   if (number >= layout_->packed_panels || (first - origin_) % kernels.panel_keys != 0) return false;
   std::atomic<std::uint8_t>& state = states_[number];

@@ -18,9 +18,10 @@ class PackedKeys {
   PackedKeys(Arena& arena, const Layout& layout) noexcept;
   void start(std::int64_t origin) noexcept;
 
-  /// Keys first .. first + panel_keys - 1, packed now or earlier; false where they are not kept, or another thread is
-  /// at it: waiting for it would cost as much as packing them elsewhere.
-  [[nodiscard]] bool find(const KeySource& keys, std::int64_t first, Panel& panel);
+  /// Keys first .. first + count - 1, packed now or earlier; false where they are not kept, or another thread is at it:
+  /// waiting for it would cost as much as packing them elsewhere. Kept are whole panels: of a panel that a tile's keys
+  /// end in, the rest may not be there to be read.
+  [[nodiscard]] bool find(const KeySource& keys, std::int64_t first, int count, Panel& panel);
 
  private:
   enum State : std::uint8_t { empty, begun, there };

@@ -582,7 +582,7 @@ class SliceScreen {
       for (; ready < most && first < last; ++ready) {
         const auto keys = static_cast<int>(std::min<std::int64_t>(kernels.panel_keys, last - first));
         Panel& panel = panels[static_cast<std::size_t>(ready)];
-        if (!narrow || keys < kernels.panel_keys || !tile.packed->find(tile.keys, first, panel)) {
+        if (!narrow || !tile.packed->find(tile.keys, first, keys, panel)) {
           panel = thread.panels[ready];
           kernels.pack(tile.keys, nullptr, first, keys, pack, panel);
           fetch_keys(tile.keys, nullptr, first + keys, std::min<std::int64_t>(kernels.panel_keys, last - first - keys));

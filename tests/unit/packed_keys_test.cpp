@@ -117,7 +117,7 @@ TEST_P(PackedKeysTest, EveryPanelIsPackedOnceAndEqualsAFreshOne) {
   for (int round = 0; round < 2; ++round) {
     for (std::int64_t p = kPanels - 1; p >= 0; --p) {
       Panel panel;
-      ASSERT_TRUE(packed_.find(keys.source(), kOrigin + p * panel_keys(), panel));
+      ASSERT_TRUE(packed_.find(keys.source(), kOrigin + p * panel_keys(), table_.panel_keys, panel));
       EXPECT_EQ(panel.count, panel_keys());
       EXPECT_EQ(numbers(panel), fresh(keys.source(), kOrigin + p * panel_keys())) << p;
     }
@@ -126,7 +126,7 @@ TEST_P(PackedKeysTest, EveryPanelIsPackedOnceAndEqualsAFreshOne) {
   // Another call's keys: nothing of the last call is left.
   packed_.start(0);
   Panel panel;
-  ASSERT_TRUE(packed_.find(keys.source(), panel_keys(), panel));
+  ASSERT_TRUE(packed_.find(keys.source(), panel_keys(), table_.panel_keys, panel));
   EXPECT_EQ(numbers(panel), fresh(keys.source(), panel_keys()));
   EXPECT_EQ(packs, kPanels + 1);
 }
@@ -138,33 +138,37 @@ TEST_P(PackedKeysTest, WhatIsNotKeptIsRefused) {
   Panel panel;
   for (const std::int64_t first : {kOrigin - 1, kOrigin - panel_keys(), std::int64_t{0}, kOrigin + 1,
                                    kOrigin + panel_keys() - 1, kOrigin + kPanels * panel_keys()})
-    EXPECT_FALSE(packed_.find(keys.source(), first, panel)) << first;
+    EXPECT_FALSE(packed_.find(keys.source(), first, table_.panel_keys, panel)) << first;
   EXPECT_EQ(packs, 0);
-  EXPECT_TRUE(packed_.find(keys.source(), kOrigin + (kPanels - 1) * panel_keys(), panel));
+  for (const int count : {1, table_.panel_keys - 1})
+    EXPECT_FALSE(packed_.find(keys.source(), kOrigin, count, panel)) << count;
+  EXPECT_TRUE(packed_.find(keys.source(), kOrigin + (kPanels - 1) * panel_keys(), table_.panel_keys, panel));
 
   layout_.packed_panels = 0;
   Arena none;
   PackedKeys empty(none, layout_);
   EXPECT_EQ(none.used(), 0U);
   empty.start(kOrigin);
-  EXPECT_FALSE(empty.find(keys.source(), kOrigin, panel));
+  EXPECT_FALSE(empty.find(keys.source(), kOrigin, table_.panel_keys, panel));
 }
 
 TEST_P(PackedKeysTest, APanelThatIsOnlyBegunIsRefused) {
   static PackedKeys* packed = nullptr;
+  static int whole = 0;
   static const Keys* all = nullptr;
   const Keys keys(2 * panel_keys());
   packed = &packed_;
   all = &keys;
+  whole = table_.panel_keys;
   packed_.start(0);
   during = [] {
     Panel begun;
-    EXPECT_FALSE(packed->find(all->source(), 0, begun));
+    EXPECT_FALSE(packed->find(all->source(), 0, whole, begun));
   };
   Panel panel;
-  EXPECT_TRUE(packed_.find(keys.source(), 0, panel));
+  EXPECT_TRUE(packed_.find(keys.source(), 0, table_.panel_keys, panel));
   during = nullptr;
-  EXPECT_TRUE(packed_.find(keys.source(), 0, panel));
+  EXPECT_TRUE(packed_.find(keys.source(), 0, table_.panel_keys, panel));
   EXPECT_EQ(packs, 1);
 }
 
@@ -188,7 +192,7 @@ TEST_P(PackedKeysTest, ThreadsFindWholePanels) {
           // All at the same panel first, then each on a way of its own.
           const std::int64_t p = i < kPanels ? i : (i * (2 * t + 1) + t) % kPanels;
           Panel panel;
-          if (!packed_.find(keys.source(), kOrigin + p * panel_keys(), panel)) continue;
+          if (!packed_.find(keys.source(), kOrigin + p * panel_keys(), table_.panel_keys, panel)) continue;
           ++found;
           wrong += numbers(panel) == want[static_cast<std::size_t>(p)] ? 0 : 1;
         }
