@@ -1423,7 +1423,7 @@ TEST_P(GatheredTest, NothingBehindTheLastKeyIsRead) {
     std::fill_n(rows.row(0), d, 1.0F);
     rows.coef = {1.0F};
     const Made made(kernels, rows.spec(), ScoreModel::f64);
-    for (std::size_t count : {1, 5, 33}) {
+    for (std::size_t count : {std::size_t{1}, std::size_t{5}, std::size_t{33}}) {
       const Bounds got = bounds(made.form, KeySource(keys), std::vector<std::int32_t>(count, 0));
       for (const float bound : got.upper) EXPECT_EQ(bound, up(static_cast<float>(d)));
     }
