@@ -81,8 +81,8 @@ void fetch_keys(const KeySource& keys, const std::int32_t* index, std::int64_t f
 
 void prepare_row(const TileContext& tile, ThreadMemory& thread, RowWork& work);
 
-/// Where narrow forms make screens of their own: the rows of a tile go dense, all of them, unless three quarters of them
-/// are certified. A few certified rows would pay for packing all keys once more.
+/// Where narrow forms make screens of their own: the rows of a tile go dense, all of them, unless three quarters of
+/// them are certified. A few certified rows would pay for packing all keys once more.
 void prefer_one_screen(std::span<RowWork> works, int heads) noexcept;
 
 /// What a pack for the rows' screens needs: the mean's distances enter only certified forms with an alternative.
