@@ -93,7 +93,7 @@ void screen(benchmark::State& state, const Kernels* kernels, int rows, int aggre
                      kPanels * keys_per_panel,
                      kind == Kind::bounds,
                      {key.data(), out.data() + kPanels * keys_per_panel, out.data()}});
-  const int at_once = kind == Kind::narrow ? kernels->narrow_panels : kernels->panels;
+  const int at_once = kind == Kind::narrow ? kernels->narrow_panels : 1;
   for (auto _ : state) {
     for (int p = 0; p < kPanels; p += at_once) {
       kernels->screen(items.data(), kForms, panels.data() + p, at_once, p * keys_per_panel);

@@ -48,6 +48,8 @@ struct MeanDots {
 /// 0.014 on the traces (T11 with roundings as measured: 0.0033 to 0.0053 of |q| and |k|).
 constexpr double kNarrowShare = 0.012;
 
+bool wants_narrow(const RowInput& input) { return input.narrow_target.rows != nullptr && input.ablation.narrow; }
+
 int narrow_blocks(int retained, int aggregates, const cpu::NarrowCosts& costs) {
   return (retained + 2 * aggregates + costs.block_rows - 1) / costs.block_rows;
 }
@@ -154,7 +156,7 @@ Assembly assemble(const RowInput& input, std::span<std::byte> scratch) {
   const int positives = order.positives, active = positives + order.negatives;
   Gram gram(facts, values, order.order, positives, *input.loops, cache);
 
-  const bool narrow = input.narrow_target.rows != nullptr && input.ablation.narrow;
+  const bool narrow = wants_narrow(input);
   const bool use_mean = input.mean != nullptr && input.ablation.centred && !narrow;
   const auto rest_for = [&](int retained) {
     if (retained >= positives) return Projection{};
@@ -257,9 +259,9 @@ Choice dosa_form(const RowInput& input, std::span<std::byte> scratch, float* row
   const Assembly assembly = assemble(input, scratch);
   if (!assembly.choice.finite) return Choice{};
   const int features = cpu::feature_count(input.model, input.row.head_dim);
-  const bool narrow = input.narrow_target.rows != nullptr && input.ablation.narrow;
+  const NarrowTarget target = wants_narrow(input) ? input.narrow_target : NarrowTarget{};
   if (!make_form(*assembly.bound, *assembly.facts, assembly.model, input.arithmetic, features, input.mean,
-                 assembly.values, rows, coef, spec, narrow ? input.narrow_target : NarrowTarget{}, *input.loops)) {
+                 assembly.values, rows, coef, spec, target, *input.loops)) {
     return Choice{};
   }
   return assembly.choice;

@@ -7,7 +7,7 @@ namespace dosa::certificate {
 
 /// What keys and rows lose as integers, a unit of |k| and of the key's residual.
 struct NarrowAllowance {
-  bool fits = false;  ///< false: a factor is no F32 number; nothing was written
+  bool fits = false;  ///< false: a factor is no F32 number; rows are as they were
   double norm = 0, residual = 0;
 };
 

@@ -523,9 +523,8 @@ constexpr Kernels amx_table() {
   kernels.gathered_bounds = Table::gathered_bounds;
   // Packing a key takes as long as three dense rows of it.
   kernels.tile_rows = 32;
-  // Each row's form, windows and lists come from the second-level cache once a screen. Two panels of bf16 or four of
-  // bytes take 32 of its first-level cache's 48 KiB.
-  kernels.panels = 1;
+  // Each row's form, windows and lists come from the second-level cache once a screen; four panels of bytes take 32 of
+  // the first-level cache's 48 KiB. Two panels of bf16 take as much, and were no faster than one.
   kernels.narrow_panels = 4;
   kernels.narrow_panel_bytes = Table::narrow_bytes;
   kernels.make_narrow_panel = Table::make_narrow_panel;

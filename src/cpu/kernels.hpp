@@ -178,8 +178,8 @@ struct Kernels {
   void (*upper)(const Form& form, const Panel& panel, float* upper);
   /// lower and upper [panel_keys]; aggregate_rows must be 0.
   void (*bounds)(const Form& form, const Panel& panel, float* lower, float* upper);
-  /// The same for many rows and up to `panels` panels that follow one another (all but the last are full), the first of
-  /// which begins with key `base`: each row keeps what reaches its floor. AMX configures its tiles once a call and
+  /// The same for many rows and up to kMostPanels panels that follow one another (all but the last are full), the first
+  /// of which begins with key `base`: each row keeps what reaches its floor. AMX configures its tiles once a call and
   /// hides each row's epilogue under the products of the next.
   void (*screen)(ScreenRow* rows, int count, const Panel* panels, int panel_count, std::int32_t base);
   /// dots[row * panel_keys + key] of the first `rows` rows of the form.
@@ -209,8 +209,7 @@ struct Kernels {
   /// Rows that share one packing of the keys (in F32 about a third of one certified row's work: 16 rows leave 2
   /// percent).
   int tile_rows = 16;
-  int panels = 1;         ///< that a screen takes at once, at most kMostPanels
-  int narrow_panels = 1;  ///< the same where all forms are narrow
+  int narrow_panels = 1;  ///< that a screen of narrow forms takes at once, at most kMostPanels; of others, it takes one
   /// Panels that hold nothing but what narrow forms need. Null where there are none.
   std::size_t (*narrow_panel_bytes)(int head_dim, ScoreModel model) = nullptr;
   Panel (*make_narrow_panel)(std::byte* memory, int head_dim, ScoreModel model) = nullptr;

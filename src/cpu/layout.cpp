@@ -42,9 +42,8 @@ ThreadMemory cut_thread(Arena& arena, const Layout& layout) {
   const Kernels& kernels = *layout.kernels;
   constexpr std::int64_t keys = kSampleStride;
   ThreadMemory thread{};
-  const int panels = std::max(kernels.panels, kernels.narrow_panels);
-  thread.panels = arena.take<Panel>(panels);
-  for (int p = 0; p < panels; ++p) {
+  thread.panels = arena.take<Panel>(kernels.narrow_panels);
+  for (int p = 0; p < kernels.narrow_panels; ++p) {
     auto* const memory =
         arena.take<std::byte>(static_cast<std::int64_t>(kernels.panel_bytes(layout.head_dim, layout.model)));
     if (memory != nullptr) thread.panels[p] = kernels.make_panel(memory, layout.head_dim, layout.model);

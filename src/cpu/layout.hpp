@@ -66,7 +66,7 @@ struct SlotMemory {
 };
 
 struct ThreadMemory {
-  Panel* panels;          ///< [kMostPanels]: of a screen
+  Panel* panels;          ///< [narrow_panels]: of a screen
   Panel panel;            ///< of gathered keys: the first of `panels`
   float* sample_dots;     ///< [H][kSampleKeys]
   float* sample_numbers;  ///< scale, norm, centred: [3][kSampleKeys]

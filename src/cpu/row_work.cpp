@@ -550,7 +550,7 @@ namespace {
 /// A slice's screen of the rows whose forms are narrow, or of the others: they share no panel.
 class SliceScreen {
  public:
-  SliceScreen(const Slice& slice, std::span<RowWork> works, bool narrow) : number_(slice.number) {
+  SliceScreen(const Slice& slice, std::span<RowWork> works, bool narrow) : slice_(slice), narrow_(narrow) {
     for (RowWork& work : works) {
       const bool dense = work.screen == Screen::dense;
       if (!dense && work.screen != Screen::dosa) continue;
@@ -568,21 +568,20 @@ class SliceScreen {
     }
   }
 
-  void run(const TileContext& tile, ThreadMemory& thread, std::int64_t first, std::int64_t last, PackSpec pack,
-           bool narrow) {
+  void run(const TileContext& tile, ThreadMemory& thread, std::int64_t last, PackSpec pack) {
     if (count_ == 0) return;
     const Kernels& kernels = *tile.layout->kernels;
-    pack.narrow = narrow;
-    pack.wide = !narrow;
-    const int most = narrow ? kernels.narrow_panels : kernels.panels;
+    pack.narrow = narrow_;
+    pack.wide = !narrow_;
+    const int most = narrow_ ? kernels.narrow_panels : 1;
     std::array<Panel, kMostPanels> panels;
-    while (first < last) {
+    for (std::int64_t first = slice_.first; first < last;) {
       const auto base = static_cast<std::int32_t>(first);
       int ready = 0;
       for (; ready < most && first < last; ++ready) {
         const auto keys = static_cast<int>(std::min<std::int64_t>(kernels.panel_keys, last - first));
         Panel& panel = panels[static_cast<std::size_t>(ready)];
-        if (!narrow || !tile.packed->find(tile.keys, first, keys, panel)) {
+        if (!narrow_ || !tile.packed->find(tile.keys, first, keys, panel)) {
           panel = thread.panels[ready];
           kernels.pack(tile.keys, nullptr, first, keys, pack, panel);
           fetch_keys(tile.keys, nullptr, first + keys, std::min<std::int64_t>(kernels.panel_keys, last - first - keys));
@@ -591,11 +590,12 @@ class SliceScreen {
       }
       kernels.screen(rows_.data(), static_cast<int>(count_), panels.data(), ready, base);
     }
-    for (std::size_t i = 0; i < count_; ++i) works_[i]->memory.kept[number_] = rows_[i].count;
+    for (std::size_t i = 0; i < count_; ++i) works_[i]->memory.kept[slice_.number] = rows_[i].count;
   }
 
  private:
-  std::int64_t number_;
+  const Slice slice_;
+  const bool narrow_;
   std::size_t count_ = 0;
   std::array<ScreenRow, kScreenRows> rows_;
   std::array<RowWork*, kScreenRows> works_;
@@ -605,8 +605,7 @@ class SliceScreen {
 
 void screen_keys(const TileContext& tile, ThreadMemory& thread, const Slice& slice, std::int64_t last,
                  const PackSpec& pack, std::span<RowWork> works) {
-  for (const bool narrow : {false, true})
-    SliceScreen(slice, works, narrow).run(tile, thread, slice.first, last, pack, narrow);
+  for (const bool narrow : {false, true}) SliceScreen(slice, works, narrow).run(tile, thread, last, pack);
 }
 
 void join_slice(const Slice& slice, RowWork& work) {
