@@ -179,8 +179,8 @@ void compress(benchmark::State& state, const Kernels* kernels, int per_thousand)
   for (float& v : values) v = random() % 1000 < static_cast<unsigned>(per_thousand) ? 1.0F : -1.0F;
   std::vector<std::int32_t> out(values.size() + 16);
   for (auto _ : state) {
-    benchmark::DoNotOptimize(
-        kernels->positions_between(values.data(), static_cast<std::int64_t>(values.size()), 0.0F, NAN, out.data()));
+    benchmark::DoNotOptimize(kernels->positions_between(
+        values.data(), values.data(), static_cast<std::int64_t>(values.size()), 0.0F, NAN, out.data()));
     benchmark::ClobberMemory();
   }
   state.counters["ns/value"] =

@@ -95,7 +95,7 @@ std::size_t scratch_bytes(int heads, int head_dim, int sample_keys) {
          aligned(sizeof(MeanDots));
 }
 
-bool dense_form(const RowInput& input, float* rows, float* coef, cpu::FormSpec& spec) {
+bool dense_form(const RowInput& input, float* rows, float* coef, cpu::FormSpec& spec, const NarrowTarget& target) {
   Measured own;
   const Measured* measured = input.measured;
   if (measured == nullptr) {
@@ -113,7 +113,7 @@ bool dense_form(const RowInput& input, float* rows, float* coef, cpu::FormSpec& 
     bound.coef[h] = facts.weight[h];
   }
   return make_form(bound, facts, measured->model, input.arithmetic, cpu::feature_count(input.model, facts.dim), nullptr,
-                   measured->values, rows, coef, spec);
+                   measured->values, rows, coef, spec, target, *input.loops);
 }
 
 Assembly assemble(const RowInput& input, std::span<std::byte> scratch) {

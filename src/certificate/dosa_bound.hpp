@@ -64,8 +64,10 @@ struct Choice {
 [[nodiscard]] const Measured* measure(const RowInput& input, std::span<std::byte> scratch);
 
 /// All heads retained: spec'd by the score itself; allow[] covers the arithmetic and the model (T7, T8). Returns false
-/// where the row is not finite or may overflow. `rows` receives [H][D], `coef` [H].
-[[nodiscard]] bool dense_form(const RowInput& input, float* rows, float* coef, cpu::FormSpec& spec);
+/// where the row is not finite or may overflow. `rows` receives [H][D], `coef` [H]. With a target, which needs
+/// `measured`, the form is narrow where it can be (T11).
+[[nodiscard]] bool dense_form(const RowInput& input, float* rows, float* coef, cpu::FormSpec& spec,
+                              const NarrowTarget& target = {});
 
 /// The certificate's form. `rows` receives up to [H + 4][D], `coef` up to [H]. Where choice.finite is false nothing
 /// else is set.

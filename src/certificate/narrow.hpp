@@ -11,8 +11,8 @@ struct NarrowAllowance {
   double norm = 0, residual = 0;
 };
 
-/// Fills the target with the rows [retained + aggregates][D], of which relu row j has coefficient coef[j]. Where it
-/// fits, relu rows are overwritten.
+/// Fills the target with the rows [retained + aggregates][D]: the retained heads, with coefficients coef[j], and the
+/// aggregates. Where it fits, the former are overwritten.
 [[nodiscard]] NarrowAllowance narrow_form(const RealBound& bound, const RowFacts& facts, const float* values,
                                           const float* coef, const cpu::RowLoops& loops, const NarrowTarget& target,
                                           float* rows) noexcept;

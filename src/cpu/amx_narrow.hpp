@@ -66,11 +66,16 @@ struct NarrowScreen {
     std::int32_t dots[4][rows * 16];
   };
 
+  /// What receives a form's bounds: a row what reaches its floor, or arrays all of them (null: no lower ones).
+  struct Target {
+    ScreenRow* row = nullptr;
+    float *lower = nullptr, *upper = nullptr;
+  };
+
   /// A block of a form with a panel.
   struct Unit {
     const Form* form = nullptr;
-    ScreenRow* row = nullptr;  // receives what reaches its floor, or nullptr: `upper` receives all
-    float* upper = nullptr;
+    Target to{};
     const Panel* panel = nullptr;
     std::int32_t base = 0;
     int aggregates = 0;  // whose rows are the block's last
@@ -101,35 +106,54 @@ struct NarrowScreen {
     return _mm512_fmadd_ps(_mm512_set1_ps(unit.factors[r]), Lanes::relu(dots_of(dots + 16 * r)), sum);
   }
 
-  /// Upper bound of 16 keys.
+  /// The bounds of group g, 16 keys: the computed sum, give or take the allowance.
   template <int g>
-  [[gnu::always_inline]] static __m512 upper_of(const Unit& unit, const std::int32_t* dots, __m512 sum) {
-    const Form& form = *unit.form;
-    const Panel& panel = *unit.panel;
-    __m512 largest = _mm512_set1_ps(form.aggregate_floor);
-    for (int r = rows - 2 * unit.aggregates; r < rows; r += 2) {
-      const __m512 both = _mm512_fmadd_ps(_mm512_set1_ps(128.0F), dots_of(dots + 16 * r), dots_of(dots + 16 * r + 16));
-      largest = _mm512_max_ps(_mm512_mul_ps(_mm512_set1_ps(unit.factors[r]), both), largest);
-    }
-    const float* const features = panel.features + 16 * g;
-    __m512 allowance = _mm512_fmadd_ps(_mm512_set1_ps(form.allow[kNorm]), _mm512_loadu_ps(features + kNorm * keys),
-                                       _mm512_set1_ps(form.constant));
-    for (int f = kModel; f < form.feature_count; ++f)
-      allowance = _mm512_fmadd_ps(_mm512_set1_ps(form.allow[f]), _mm512_loadu_ps(features + f * keys), allowance);
-    allowance =
-        _mm512_fmadd_ps(_mm512_set1_ps(form.allow_residual), _mm512_loadu_ps(panel.residual + 16 * g), allowance);
-    const __m512 most = _mm512_fmadd_ps(_mm512_loadu_ps(panel.step + 16 * g), _mm512_sub_ps(sum, largest), allowance);
-    const __m512 scale = _mm512_loadu_ps(panel.scale + 16 * g);
-    const __m512 upper = finite_or_unbounded(Scaled<Lanes>(form, scale, most).sum());
-    if (form.scale_limit == __FLT_MAX__) return upper;
-    const __mmask16 beyond = _mm512_cmp_ps_mask(scale, _mm512_set1_ps(form.scale_limit), _CMP_NLE_UQ);
-    return _mm512_mask_blend_ps(beyond, upper, _mm512_set1_ps(__builtin_inff()));
-  }
+  struct Bounds {
+    const Form& form;
+    __m512 step, scale, sum, allowance;
 
-  /// What Scaled::up() makes of sums that overflowed or of a key whose scale disqualifies it (stored as NaN), in one
-  /// instruction: by the class of each lane +inf (5) for NaN and infinities, the number itself (1) for others.
-  [[gnu::always_inline]] static __m512 finite_or_unbounded(__m512 bound) {
-    return _mm512_fixupimm_ps(bound, bound, _mm512_set1_epi32(0x11551155), 0);
+    [[gnu::always_inline]] Bounds(const Unit& unit, __m512 relu_sum) : form(*unit.form), sum(relu_sum) {
+      const Panel& panel = *unit.panel;
+      const float* const features = panel.features + 16 * g;
+      allowance = _mm512_fmadd_ps(_mm512_set1_ps(form.allow[kNorm]), _mm512_loadu_ps(features + kNorm * keys),
+                                  _mm512_set1_ps(form.constant));
+      for (int f = kModel; f < form.feature_count; ++f)
+        allowance = _mm512_fmadd_ps(_mm512_set1_ps(form.allow[f]), _mm512_loadu_ps(features + f * keys), allowance);
+      allowance =
+          _mm512_fmadd_ps(_mm512_set1_ps(form.allow_residual), _mm512_loadu_ps(panel.residual + 16 * g), allowance);
+      step = _mm512_loadu_ps(panel.step + 16 * g);
+      scale = _mm512_loadu_ps(panel.scale + 16 * g);
+    }
+
+    [[gnu::always_inline]] __m512 upper(const Unit& unit, const std::int32_t* dots) const {
+      __m512 largest = _mm512_set1_ps(form.aggregate_floor);
+      for (int r = rows - 2 * unit.aggregates; r < rows; r += 2) {
+        const __m512 both =
+            _mm512_fmadd_ps(_mm512_set1_ps(128.0F), dots_of(dots + 16 * r), dots_of(dots + 16 * r + 16));
+        largest = _mm512_max_ps(_mm512_mul_ps(_mm512_set1_ps(unit.factors[r]), both), largest);
+      }
+      const __m512 most = _mm512_fmadd_ps(step, _mm512_sub_ps(sum, largest), allowance);
+      return within_limit(finite_or<kUp>(Scaled<Lanes>(form, scale, most).sum()), __builtin_inff());
+    }
+    /// Only without aggregates.
+    [[gnu::always_inline]] __m512 lower() const {
+      const __m512 least = _mm512_fmsub_ps(step, sum, allowance);
+      return within_limit(finite_or<kDown>(Scaled<Lanes>(form, scale, least).difference()), -__builtin_inff());
+    }
+    [[gnu::always_inline]] __m512 within_limit(__m512 bound, float beyond) const {
+      if (form.scale_limit == __FLT_MAX__) return bound;
+      const __mmask16 is = _mm512_cmp_ps_mask(scale, _mm512_set1_ps(form.scale_limit), _CMP_NLE_UQ);
+      return _mm512_mask_blend_ps(is, bound, _mm512_set1_ps(beyond));
+    }
+  };
+
+  /// What Scaled::up() and down() make of sums that overflowed or of a key whose scale disqualifies it (stored as NaN),
+  /// in one instruction: by the class of each lane an infinity (5 and 4) for NaN and infinities, the number itself (1)
+  /// for others.
+  static constexpr int kUp = 0x11551155, kDown = 0x11441144;
+  template <int otherwise>
+  [[gnu::always_inline]] static __m512 finite_or(__m512 bound) {
+    return _mm512_fixupimm_ps(bound, bound, _mm512_set1_epi32(otherwise), 0);
   }
 
   /// The epilogue of a unit's group g, whose dots lie in `dots`; in two parts, for there are two products to hide it
@@ -167,11 +191,18 @@ struct NarrowScreen {
     sum = _mm512_add_ps(sum, other);
     sums.template of<g>() = sum;
     if (!unit.closes) return;
-    const __m512 upper = upper_of<g>(unit, dots, sum);
-    if (unit.row != nullptr) {
-      keep_group(*unit.row, *unit.panel, unit.base, 16 * g, upper);
+    const Bounds<g> bounds(unit, sum);
+    const __m512 upper = bounds.upper(unit, dots);
+    ScreenRow* const row = unit.to.row;
+    if (row == nullptr) {
+      _mm512_storeu_ps(unit.to.upper + 16 * g, upper);
+      if (unit.to.lower != nullptr) _mm512_storeu_ps(unit.to.lower + 16 * g, bounds.lower());
+    } else if (row->lower) {
+      const __m512 lower = bounds.lower();
+      keep_group(*row, *unit.panel, unit.base, 16 * g, upper,
+                 [&](const PassedLanes& passed, float* to) { passed.store(to, lower); });
     } else {
-      _mm512_storeu_ps(unit.upper + 16 * g, upper);
+      keep_group(*row, *unit.panel, unit.base, 16 * g, upper, [](const PassedLanes&, float*) {});
     }
   }
 
@@ -182,13 +213,11 @@ struct NarrowScreen {
   /// the same lowest twelve bits: so the buffers are one page together, and none of the three last stored to is read.
   class Pipeline {
    public:
-    // NOLINTNEXTLINE(readability-non-const-parameter): written through the unit
-    [[gnu::always_inline]] void unit(const Form& form, ScreenRow* row, float* upper, const Panel& panel,
-                                     std::int32_t base, int b, int blocks, Sums& sums) {
+    [[gnu::always_inline]] void unit(const Form& form, const Target& to, const Panel& panel, std::int32_t base, int b,
+                                     int blocks, Sums& sums) {
       Unit& now = next();
       now.form = &form;
-      now.row = row;
-      now.upper = upper;
+      now.to = to;
       now.panel = &panel;
       now.base = base;
       now.opens = b == 0;
@@ -258,9 +287,7 @@ struct NarrowScreen {
   };
 
   /// Forms of other than 65 to 128 dimensions: a unit at a time, nothing hidden.
-  // NOLINTNEXTLINE(readability-non-const-parameter): written through the unit
-  [[gnu::noinline]] static void unit_alone(const Form& form, ScreenRow* row, float* upper, const Panel& panel,
-                                           std::int32_t base) {
+  [[gnu::noinline]] static void unit_alone(const Form& form, const Target& to, const Panel& panel, std::int32_t base) {
     const int blocks = blocks_of(form.relu_rows, form.aggregate_rows), chunks = chunks_of(form.head_dim);
     Buffer buffer;
     Sums sums{};
@@ -271,8 +298,7 @@ struct NarrowScreen {
       for (int c = 1; c < chunks; ++c)
         Products::template chunk<false>(data + c * rows * 64, panel.narrow + c * Products::chunk_bytes, nullptr);
       const Unit unit{&form,
-                      row,
-                      upper,
+                      to,
                       &panel,
                       base,
                       b + 1 == blocks ? form.aggregate_rows : 0,
@@ -302,27 +328,29 @@ struct NarrowScreen {
       const Form& form = *list[i]->form;
       const int blocks = blocks_of(form.relu_rows, form.aggregate_rows);
       if (i + 1 < count) fetch_row(*list[i + 1]);
+      for (std::int64_t at = 0; at < list[i]->ahead_bytes; at += 64) __builtin_prefetch(list[i]->ahead + at, 0, 2);
       std::int32_t first = base;
       for (int p = 0; p < panel_count; ++p, first += keys) {
         if (SeenLanes(*list[i], first, panels[p].count).none()) continue;
         if (!usual) {
-          unit_alone(form, list[i], nullptr, panels[p], first);
+          unit_alone(form, {list[i]}, panels[p], first);
           continue;
         }
-        for (int b = 0; b < blocks; ++b) pipeline.unit(form, list[i], nullptr, panels[p], first, b, blocks, sums);
+        for (int b = 0; b < blocks; ++b) pipeline.unit(form, {list[i]}, panels[p], first, b, blocks, sums);
       }
     }
     if (usual) pipeline.drain(sums);
   }
 
-  static void upper(const Form& form, const Panel& panel, float* upper) {
+  static void bounds(const Form& form, const Panel& panel, float* lower, float* upper) {
     typename Tiles::Session session;
     session.use(rows);
-    if (chunks_of(panel.head_dim) != 2) return unit_alone(form, nullptr, upper, panel, 0);
+    const Target to{nullptr, lower, upper};
+    if (chunks_of(panel.head_dim) != 2) return unit_alone(form, to, panel, 0);
     Pipeline pipeline;
     Sums sums{};
     const int blocks = blocks_of(form.relu_rows, form.aggregate_rows);
-    for (int b = 0; b < blocks; ++b) pipeline.unit(form, nullptr, upper, panel, 0, b, blocks, sums);
+    for (int b = 0; b < blocks; ++b) pipeline.unit(form, to, panel, 0, b, blocks, sums);
     pipeline.drain(sums);
   }
 

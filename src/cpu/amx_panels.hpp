@@ -474,11 +474,12 @@ struct AmxKernels {
 
   // NOLINTBEGIN(readability-non-const-parameter): written through the item
   static void upper(const Form& form, const Panel& panel, float* upper) {
-    if (form.narrow) return Narrow::upper(form, panel, upper);
+    if (form.narrow) return Narrow::bounds(form, panel, nullptr, upper);
     screen_one({&form, nullptr, nullptr, upper}, panel);
   }
 
   static void bounds(const Form& form, const Panel& panel, float* lower, float* upper) {
+    if (form.narrow) return Narrow::bounds(form, panel, lower, upper);
     screen_one({&form, nullptr, lower, upper}, panel);
   }
   // NOLINTEND(readability-non-const-parameter)
@@ -516,10 +517,10 @@ constexpr Kernels amx_table() {
   using Table = AmxKernels<Tiles>;
   Kernels kernels = table_512<Table, PairPacker<TileSink>>(Isa::amx, bf16_arithmetic, Table::screen);
   kernels.pack = pack_tiles;
-  // Measured on Emerald Rapids, 64K-key traces, H = 32, beside 8 ns that a dense row takes for a key: 2.1 ns a block of
-  // 16 narrow rows in the kernel and 2.5 in a run, 19 to 21 ns a refined key in the kernel. Solved from whole runs of
-  // three traces (bench/results/amx-emerald-rapids-*.md).
-  kernels.costs = {.refine = 3.5, .key = 0.33, .narrow = {.block_rows = 16, .block = 0.25}};
+  // Measured on Emerald Rapids, 64K-key traces, H = 32, beside 6.3 to 6.9 ns that a dense row of integers takes for a
+  // key: 1.9 to 2.2 ns a block of 16 narrow rows in the kernel, 19 to 21 ns a refined key in the kernel. Chosen to fit
+  // whole runs of four traces (bench/results/amx-emerald-rapids-*.md).
+  kernels.costs = {.refine = 4, .key = 0.45, .narrow = {.block_rows = 16, .block = 0.24}};
   kernels.gathered_bounds = Table::gathered_bounds;
   // Packing a key takes as long as three dense rows of it.
   kernels.tile_rows = 32;

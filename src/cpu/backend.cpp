@@ -282,7 +282,11 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
   context.pack = {layout.model, slot.mean};
   context.packed = &cuts_.packed;
   context.seeds = {slot.seeds, static_cast<std::size_t>(seed_count)};
-  find_mean(tile, context.keys, slot.mean);
+  if (state_.options.path == Path::dense) {
+    context.pack.mean = nullptr;
+  } else {
+    find_mean(tile, context.keys, slot.mean);
+  }
 
   const auto memory = [&]() -> ThreadMemory& {
     return threads_[alone_ ? 0 : static_cast<std::size_t>(tbb::this_task_arena::current_thread_index())];
@@ -314,8 +318,6 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
   };
 
   for_rows([&](ThreadMemory& thread, RowWork& work) { prepare_row(context, thread, work); });
-  if (state_.options.path == Path::automatic && kernels.costs.narrow.block_rows > 0)
-    prefer_one_screen(works, layout.heads);
   const bool any_screen = std::any_of(works.begin(), works.end(), [](const RowWork& work) {
     return work.screen == Screen::dense || work.screen == Screen::dosa;
   });

@@ -27,9 +27,11 @@ struct Lanes512x4 : Lanes512 {
   }
 }
 
-/// 16 lanes from `lane` on of a panel whose first key is `base`.
+/// 16 lanes from `lane` on of a panel whose first key is `base`. store_lower(lanes, to) stores their lower bounds, or
+/// does nothing.
+template <class StoreLower>
 [[gnu::always_inline]] inline void keep_group(ScreenRow& row, const Panel& panel, std::int32_t base, int lane,
-                                              __m512 upper) {
+                                              __m512 upper, const StoreLower& store_lower) {
   const SeenLanes seen(row, base, panel.count);
   const std::uint64_t lanes = _bzhi_u64(~std::uint64_t{0}, static_cast<unsigned>(seen.last)) &
                               ~_bzhi_u64(~std::uint64_t{0}, static_cast<unsigned>(seen.first));
@@ -39,6 +41,7 @@ struct Lanes512x4 : Lanes512 {
   const Candidates to = next_place(row);
   passed.store(to.key, _mm512_add_epi32(lane_numbers(lane), _mm512_set1_epi32(base)));
   passed.store(to.upper, upper);
+  store_lower(passed, to.lower);
   row.count += passed.count;
 }
 

@@ -134,6 +134,9 @@ struct ScreenRow {
   bool lower;                ///< lower bounds are kept, too; only without aggregate rows
   Candidates to;
   std::int64_t count = 0;  ///< kept so far
+  /// Of what the next call will read, this row's share to be fetched into the second-level cache; a kernel need not.
+  const std::byte* ahead = nullptr;
+  std::int64_t ahead_bytes = 0;
 };
 
 /// A sample's bounds, key by key, on their way to an expected share of survivors.
@@ -143,8 +146,8 @@ struct SampledBounds {
   const float* inverse;    ///< 1 / (width of the band about the threshold in which a key counts as partly alive)
 };
 
-/// Loops over a row's numbers. read_head and exact_dot are exact; the others run over sampled keys and only choose what
-/// is computed. head_dim and dim: multiples of 32; count: any.
+/// Loops over a row's numbers. read_head and exact_dot are exact, joint_square is what it says; the others run over
+/// sampled keys and only choose what is computed. head_dim and dim: multiples of 32; count: any.
 struct RowLoops {
   /// Decodes codes[0..head_dim); absolute = sum of |value|, square = sum of value^2. True where a code is NaN: the
   /// numbers are unspecified then.
@@ -157,6 +160,9 @@ struct RowLoops {
   /// Sum over keys of (bound - aggregate - threshold) * inverse + 1/2 clamped to 0..1; a NaN or a tie counts 1: a bound
   /// that equals the threshold survives, and so do all of a plateau; a NaN is a key without a bound.
   float (*survivors)(const SampledBounds& keys, const float* aggregate, int count);
+  /// Sum over j, l of |w_j w_l v_j . v_l| for vectors [count][dim] of multiples of 2^-9 below 2^9, each dot product up
+  /// to 2^-15 |v_j| |v_l| away from it.
+  double (*joint_square)(const float* vectors, const float* weights, int count, int dim);
 };
 
 struct Kernels {
@@ -194,9 +200,10 @@ struct Kernels {
 
   /// Number of values with !(v < threshold).
   std::int64_t (*count_not_below)(const float* values, std::int64_t count, float threshold);
-  /// Appends i for every i with !(values[i] < low) and !(values[i] >= high), ascending; returns how many. A NaN is no
+  /// Appends i for every i with !(upper[i] < low) and !(lower[i] >= high), ascending; returns how many. A NaN is no
   /// limit. `out` has room for count + 16.
-  std::int64_t (*positions_between)(const float* values, std::int64_t count, float low, float high, std::int32_t* out);
+  std::int64_t (*positions_between)(const float* lower, const float* upper, std::int64_t count, float low, float high,
+                                    std::int32_t* out);
   /// Copies the values with !(v < low) and v < high to `out`, in order; returns how many. `out` has room for 16 more
   /// and may be `values`.
   std::int64_t (*values_between)(const float* values, std::int64_t count, float low, float high, float* out);

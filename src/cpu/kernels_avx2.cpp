@@ -203,12 +203,13 @@ inline __m256i lanes_of(unsigned mask) {
   return _mm256_and_si256(nibbles, _mm256_set1_epi32(7));
 }
 
-std::int64_t positions_between(const float* values, std::int64_t count, float low, float high, std::int32_t* out) {
+std::int64_t positions_between(const float* lower, const float* upper, std::int64_t count, float low, float high,
+                               std::int32_t* out) {
   const __m256 l = _mm256_set1_ps(low), h = _mm256_set1_ps(high);
   std::int64_t found = 0, i = 0;
   for (; count - i >= 8; i += 8) {
-    const __m256 v = _mm256_loadu_ps(values + i);
-    const __m256 inside = _mm256_and_ps(_mm256_cmp_ps(v, l, _CMP_NLT_UQ), _mm256_cmp_ps(v, h, _CMP_NGE_UQ));
+    const __m256 inside = _mm256_and_ps(_mm256_cmp_ps(_mm256_loadu_ps(upper + i), l, _CMP_NLT_UQ),
+                                        _mm256_cmp_ps(_mm256_loadu_ps(lower + i), h, _CMP_NGE_UQ));
     const auto mask = static_cast<unsigned>(_mm256_movemask_ps(inside));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + found),
                         _mm256_add_epi32(lanes_of(mask), _mm256_set1_epi32(static_cast<std::int32_t>(i))));
@@ -216,7 +217,7 @@ std::int64_t positions_between(const float* values, std::int64_t count, float lo
   }
   for (; i < count; ++i) {
     out[found] = static_cast<std::int32_t>(i);
-    found += values[i] < low || values[i] >= high ? 0 : 1;
+    found += upper[i] < low || lower[i] >= high ? 0 : 1;
   }
   return found;
 }
@@ -292,26 +293,27 @@ double exact_dot(const float* a, const float* b, int dim) {
 
 using Loops = SampleLoops<Lanes256>;
 
-constexpr Kernels kKernels{Isa::avx2,
-                           Table::keys,
-                           arithmetic,
-                           Table::panel_bytes,
-                           Table::form_bytes,
-                           Table::make_panel,
-                           pack,
-                           Table::make_form,
-                           Table::upper,
-                           Table::bounds,
-                           Table::screen<keep_not_below>,
-                           Table::dots,
-                           avx2::model_bytes,
-                           avx2::model_row,
-                           avx2::model_scores,
-                           count_not_below,
-                           positions_between,
-                           values_between,
-                           keep_not_below,
-                           {read_head, exact_dot, Loops::add_relu, Loops::add, Loops::weighted_sum, Loops::survivors}};
+constexpr Kernels kKernels{
+    Isa::avx2,
+    Table::keys,
+    arithmetic,
+    Table::panel_bytes,
+    Table::form_bytes,
+    Table::make_panel,
+    pack,
+    Table::make_form,
+    Table::upper,
+    Table::bounds,
+    Table::screen<keep_not_below>,
+    Table::dots,
+    avx2::model_bytes,
+    avx2::model_row,
+    avx2::model_scores,
+    count_not_below,
+    positions_between,
+    values_between,
+    keep_not_below,
+    {read_head, exact_dot, Loops::add_relu, Loops::add, Loops::weighted_sum, Loops::survivors, Loops::joint_square}};
 
 }  // namespace
 

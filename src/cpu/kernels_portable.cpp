@@ -144,11 +144,12 @@ std::int64_t count_not_below(const float* values, std::int64_t count, float thre
   return found;
 }
 
-std::int64_t positions_between(const float* values, std::int64_t count, float low, float high, std::int32_t* out) {
+std::int64_t positions_between(const float* lower, const float* upper, std::int64_t count, float low, float high,
+                               std::int32_t* out) {
   std::int64_t found = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     out[found] = static_cast<std::int32_t>(i);
-    found += values[i] < low || values[i] >= high ? 0 : 1;
+    found += upper[i] < low || lower[i] >= high ? 0 : 1;
   }
   return found;
 }
@@ -202,26 +203,27 @@ double exact_dot(const float* a, const float* b, int dim) {
 
 using Loops = SampleLoops<Lanes128>;
 
-constexpr Kernels kKernels{Isa::portable,
-                           Table::keys,
-                           arithmetic,
-                           Table::panel_bytes,
-                           Table::form_bytes,
-                           Table::make_panel,
-                           pack,
-                           Table::make_form,
-                           Table::upper,
-                           Table::bounds,
-                           Table::screen<keep_not_below>,
-                           Table::dots,
-                           portable::model_bytes,
-                           portable::model_row,
-                           portable::model_scores,
-                           count_not_below,
-                           positions_between,
-                           values_between,
-                           keep_not_below,
-                           {read_head, exact_dot, Loops::add_relu, Loops::add, Loops::weighted_sum, Loops::survivors}};
+constexpr Kernels kKernels{
+    Isa::portable,
+    Table::keys,
+    arithmetic,
+    Table::panel_bytes,
+    Table::form_bytes,
+    Table::make_panel,
+    pack,
+    Table::make_form,
+    Table::upper,
+    Table::bounds,
+    Table::screen<keep_not_below>,
+    Table::dots,
+    portable::model_bytes,
+    portable::model_row,
+    portable::model_scores,
+    count_not_below,
+    positions_between,
+    values_between,
+    keep_not_below,
+    {read_head, exact_dot, Loops::add_relu, Loops::add, Loops::weighted_sum, Loops::survivors, Loops::joint_square}};
 
 }  // namespace
 

@@ -23,7 +23,7 @@ RowMemory cut_row(Arena& arena, const Layout& layout) {
   row.list = arena.take<std::int32_t>(slab(layout));
   row.kept = arena.take<std::int64_t>(layout.most_slices());
   row.dense_form = arena.take<std::byte>(static_cast<std::int64_t>(kernels.form_bytes(layout.heads, layout.head_dim)));
-  row.dosa_form =
+  row.screened_form =
       arena.take<std::byte>(static_cast<std::int64_t>(kernels.form_bytes(layout.heads + 4, layout.head_dim)));
   row.entries = arena.take<Entry>(ExactSelector::buffer_entries(layout.slots_wanted));
   return row;
@@ -117,8 +117,7 @@ Layout make_layout(const Kernels& kernels, const Shape& shape, const Options& op
   layout.slots = tile_a_thread ? layout.threads : 1;
 
   // What is left keeps packed keys. Several requests at once would each need their own.
-  if (kernels.narrow_panel_bytes != nullptr && options.path != Path::dense && options.ablation.narrow &&
-      shape.requests == 1 && tiles > 1) {
+  if (kernels.narrow_panel_bytes != nullptr && options.ablation.narrow && shape.requests == 1 && tiles > 1) {
     const std::int64_t panels = (layout.keys + kernels.panel_keys - 1) / kernels.panel_keys;
     const auto bytes = static_cast<std::int64_t>(kernels.narrow_panel_bytes(layout.head_dim, layout.model)) + 1;
     const std::int64_t rows_in_flight = layout.slots * layout.tile_rows;

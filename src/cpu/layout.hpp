@@ -54,7 +54,7 @@ struct RowMemory {
   std::int32_t* list;
   std::int64_t* kept;  ///< [most_slices]: keys that the screen kept of each slice
   std::byte* dense_form;
-  std::byte* dosa_form;
+  std::byte* screened_form;
   Entry* entries;  ///< ExactSelector::buffer_entries(slots_wanted)
 };
 

@@ -1,5 +1,6 @@
 #include "cpu/packed_keys.hpp"
 
+#include <algorithm>
 #include <memory>
 
 namespace dosa::cpu {
@@ -34,6 +35,17 @@ bool PackedKeys::find(const KeySource& keys, std::int64_t first, int count, Pane
   kernels.pack(keys, nullptr, first, kernels.panel_keys, {layout_->model, nullptr, false, true}, panel);
   state.store(there, std::memory_order_release);
   return true;
+}
+
+std::span<const std::byte> PackedKeys::packed_from(std::int64_t first, int panels) const noexcept {
+  if (layout_->packed_panels == 0 || first < origin_) return {};
+  const Kernels& kernels = *layout_->kernels;
+  const std::int64_t from = (first - origin_) / kernels.panel_keys;
+  std::int64_t to = from;
+  while (to < std::min(from + panels, layout_->packed_panels) && states_[to].load(std::memory_order_relaxed) == there)
+    ++to;
+  const std::size_t bytes = kernels.narrow_panel_bytes(layout_->head_dim, layout_->model);
+  return {memory_ + static_cast<std::size_t>(from) * bytes, static_cast<std::size_t>(to - from) * bytes};
 }
 
 }  // namespace dosa::cpu

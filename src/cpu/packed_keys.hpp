@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 
 #include "contract/key_source.hpp"
 #include "cpu/arena.hpp"
@@ -22,6 +23,9 @@ class PackedKeys {
   /// waiting for it would cost as much as packing them elsewhere. Kept are whole panels: of a panel that a tile's keys
   /// end in, the rest may not be there to be read.
   [[nodiscard]] bool find(const KeySource& keys, std::int64_t first, int count, Panel& panel);
+
+  /// Memory of up to `panels` panels from key `first` on, as many as are packed already.
+  [[nodiscard]] std::span<const std::byte> packed_from(std::int64_t first, int panels) const noexcept;
 
  private:
   enum State : std::uint8_t { empty, begun, there };

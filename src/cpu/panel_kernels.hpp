@@ -150,8 +150,9 @@ struct Scaled {
   }
   /// Infinite or NaN where something overflowed or the key's scale is NaN.
   [[nodiscard]] V sum() const { return Lanes::add(product, slack); }
+  [[nodiscard]] V difference() const { return Lanes::subtract(product, slack); }
   [[nodiscard]] V up() const { return or_unbounded(sum(), __builtin_inff()); }
-  [[nodiscard]] V down() const { return or_unbounded(Lanes::subtract(product, slack), -__builtin_inff()); }
+  [[nodiscard]] V down() const { return or_unbounded(difference(), -__builtin_inff()); }
 };
 
 /// Part of a Lanes whose products take one dimension a step, in F32. (bf16 pairs take two: kernels_avx512bf16.cpp.)

@@ -2,6 +2,8 @@
 // namespace: see panel_kernels.hpp.
 #pragma once
 
+#include <cmath>
+
 #include "cpu/kernels.hpp"
 
 namespace dosa::cpu {
@@ -45,6 +47,21 @@ struct SampleLoops {
     }
     float total = sum_of(Lanes::add(even, odd));
     for (; s < count; ++s) total += values[s] * weights[s];
+    return total;
+  }
+
+  static double joint_square(const float* vectors, const float* weights, int count, int dim) {
+    double total = 0;
+    for (int j = 0; j < count; ++j) {
+      for (int l = 0; l <= j; ++l) {
+        V sum = Lanes::zero();
+        for (int d = 0; d < dim; d += width)
+          sum = Lanes::multiply_add(Lanes::load(vectors + j * dim + d), Lanes::load(vectors + l * dim + d), sum);
+        const double term =
+            std::fabs(static_cast<double>(weights[j]) * static_cast<double>(weights[l]) * double{sum_of(sum)});
+        total += l < j ? 2 * term : term;
+      }
+    }
     return total;
   }
 

@@ -28,9 +28,7 @@ void random_keys(const Window& window, std::int64_t count, std::uint64_t hash, s
   }
 }
 
-certificate::Sample take_sample(const TileContext& tile, ThreadMemory& thread, RowWork& work) {
-  const Layout& layout = *tile.layout;
-  const Kernels& kernels = *layout.kernels;
+certificate::Sample choose_sample(const TileContext& tile, ThreadMemory& thread, const RowWork& work) {
   std::int32_t* const keys = thread.sample_keys;
   int count = 0;
   if (tile.options->ablation.seeds) {
@@ -48,6 +46,14 @@ certificate::Sample take_sample(const TileContext& tile, ThreadMemory& thread, R
   sample.likely_winners = likely;
   sample.stride = kSampleStride;
   sample.winners = static_cast<double>(work.slots) / static_cast<double>(work.visible());
+  return sample;
+}
+
+void measure_sample(const TileContext& tile, ThreadMemory& thread, RowWork& work, certificate::Sample& sample) {
+  const Layout& layout = *tile.layout;
+  const Kernels& kernels = *layout.kernels;
+  const std::int32_t* const keys = thread.sample_keys;
+  const int count = sample.keys;
   float* const scale = thread.sample_numbers;
   float* const norm = scale + sample.stride;
   float* const centred = norm + sample.stride;
@@ -76,28 +82,20 @@ certificate::Sample take_sample(const TileContext& tile, ThreadMemory& thread, R
   sample.norm = norm;
   sample.centred = centred;
   work.report.dot_products += static_cast<double>(count) * layout.heads;
-  return sample;
 }
 
 namespace {
 
-/// Scores of the keys (ascending) that are seeds become -inf.
-void leave_out(std::span<const std::int32_t> seeds, std::span<const std::int32_t> keys, float* scores) {
-  auto seed = seeds.begin();
-  for (std::size_t j = 0; j < keys.size(); ++j) {
-    while (seed != seeds.end() && *seed < keys[j]) ++seed;
-    if (seed != seeds.end() && *seed == keys[j]) scores[j] = -std::numeric_limits<float>::infinity();
-  }
+/// Gathered keys' sums have another order than the screen's, and all keys of a plateau one bound: what the two may
+/// differ by must not put the floor above it. (Bounds keep some distance from sums, too.)
+void step_back(float* lower, std::int64_t count) {
+  for (std::int64_t j = 0; j < count; ++j) lower[j] -= std::fabs(lower[j]) * 0x1p-22F;
 }
 
-}  // namespace
-
-float predict_threshold(const TileContext& tile, ThreadMemory& thread, RowWork& work,
-                        const certificate::Sample& sample) {
+/// Lower bounds of a measured sample's keys, from the sums of their dots: at least as far from what a screen finds.
+void lower_bounds(const TileContext& tile, ThreadMemory& thread, const RowWork& work,
+                  const certificate::Sample& sample) {
   const Kernels& kernels = *tile.layout->kernels;
-  // Lower bounds, as the threshold will be one: where scores cancel they lie far below. The sums here have another
-  // order than the kernel's, and all keys of a plateau one bound: what the two may differ by must not put the floor
-  // above it.
   float* const scores = thread.sample_scores;
   float* const lost = thread.sample_allowances;
   const float rounding = static_cast<float>(tile.layout->heads + 8) * 0x1p-23F;
@@ -113,14 +111,37 @@ float predict_threshold(const TileContext& tile, ThreadMemory& thread, RowWork& 
     const bool bounded = sample.scale[s] <= work.dense.scale_limit;  // others have no lower bound
     scores[s] = bounded ? bound - (std::fabs(bound) * 0x1p-20F + 0x1p-140F) : -std::numeric_limits<float>::infinity();
   }
+}
+
+/// Scores of the keys (ascending) that are seeds become -inf.
+void leave_out(std::span<const std::int32_t> seeds, std::span<const std::int32_t> keys, float* scores) {
+  auto seed = seeds.begin();
+  for (std::size_t j = 0; j < keys.size(); ++j) {
+    while (seed != seeds.end() && *seed < keys[j]) ++seed;
+    if (seed != seeds.end() && *seed == keys[j]) scores[j] = -std::numeric_limits<float>::infinity();
+  }
+}
+
+}  // namespace
+
+float predict_threshold(const TileContext& tile, ThreadMemory& thread, RowWork& work,
+                        const certificate::Sample& sample) {
+  const Kernels& kernels = *tile.layout->kernels;
+  // Lower bounds, as the threshold will be one: where scores cancel they lie far below.
+  float* const scores = thread.sample_scores;
+  if (sample.dots != nullptr) {
+    lower_bounds(tile, thread, work, sample);
+  } else {
+    refine(tile, thread, work, thread.sample_keys, sample.keys, scores, thread.sample_allowances);
+    step_back(scores, sample.keys);
+  }
 
   const std::int64_t n = work.visible();
   const std::int64_t more = std::max<std::int64_t>(0, n / kPredictionStride - kRandomSample);
   std::int32_t* const more_keys = work.memory.list;
   random_keys(work.row.free, more, kMoreKeysHash, more_keys);
   refine(tile, thread, work, more_keys, more, work.memory.lower, work.memory.upper);
-  // Gathered keys' sums have another order, too (and bounds keep some distance from them).
-  for (std::int64_t j = 0; j < more; ++j) work.memory.lower[j] -= std::fabs(work.memory.lower[j]) * 0x1p-22F;
+  step_back(work.memory.lower, more);
 
   // Two strata: seeds, each standing for a few of them, and random keys that are no seeds, each for many others.
   const std::span<const std::int32_t> seeds = visible_seeds(tile, work);

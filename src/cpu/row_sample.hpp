@@ -14,11 +14,13 @@ namespace dosa::cpu {
 void random_keys(const Window& window, std::int64_t count, std::uint64_t hash, std::int32_t* keys);
 inline constexpr std::uint64_t kSampleHash = 0x9e3779b97f4a7c15U, kMoreKeysHash = 0xd1b54a32d192ed03U;
 
-/// All head dots of sampled keys: likely winners first, then random ones. Lives in `thread` until its next sample.
-[[nodiscard]] certificate::Sample take_sample(const TileContext& tile, ThreadMemory& thread, RowWork& work);
+/// Chooses keys: likely winners first, then random ones. Which they are lives in `thread` until its next sample.
+[[nodiscard]] certificate::Sample choose_sample(const TileContext& tile, ThreadMemory& thread, const RowWork& work);
+/// All head dots of the chosen keys.
+void measure_sample(const TileContext& tile, ThreadMemory& thread, RowWork& work, certificate::Sample& sample);
 
-/// The row's threshold as the sample (of this thread, just taken) and, for long windows, further random keys have it.
-/// Uses the row's slabs as scratch.
+/// The row's threshold as the sample (this thread's last; measured or not) and, for long windows, further random keys
+/// have it. Uses the row's slabs as scratch.
 [[nodiscard]] float predict_threshold(const TileContext& tile, ThreadMemory& thread, RowWork& work,
                                       const certificate::Sample& sample);
 

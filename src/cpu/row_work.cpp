@@ -84,6 +84,7 @@ class Worker {
 
   [[nodiscard]] certificate::RowInput row_input() const;
   bool make_dense();
+  void screen_integers();
   void choose_path();
   certificate::Choice make_dosa(const certificate::Sample& sample);
 
@@ -110,6 +111,8 @@ class Worker {
   bool threshold_settles(const RefinedKeys& place, std::int64_t wanted, Refining& state);
   void screen_again(float floor);
   Found keep_candidates(const Candidates& from, std::int64_t count, float proven);
+  void refine_between(std::int64_t count, float low, float high);
+  void refine_open(std::int64_t count);
   Found dense_candidates();
   Found dosa_candidates();
   Found find_candidates() { return work_.screen == Screen::dosa ? dosa_candidates() : dense_candidates(); }
@@ -154,8 +157,20 @@ bool Worker::make_dense() {
   measured_ = certificate::measure(row_input(), {thread_.certificate, thread_.certificate_bytes});
   FormSpec spec;
   if (!certificate::dense_form(row_input(), thread_.rows, thread_.coef, spec)) return false;
-  work_.dense = kernels_.make_form(spec, options_.model, work_.memory.dense_form);
+  work_.dense = work_.screened = kernels_.make_form(spec, options_.model, work_.memory.dense_form);
   return true;
+}
+
+// All heads as integers: tiles multiply them at twice the rate, and few keys are left about the threshold.
+void Worker::screen_integers() {
+  if (!options_.ablation.narrow || visible() <= work_.slots ||
+      visible() < shortest_predicted.load(std::memory_order_relaxed))
+    return;
+  const certificate::RowInput input = row_input();
+  if (input.narrow_target.rows == nullptr) return;
+  FormSpec spec;
+  if (!certificate::dense_form(input, thread_.rows, thread_.coef, spec, input.narrow_target)) return;
+  work_.screened = kernels_.make_form(spec, options_.model, work_.memory.screened_form);
 }
 
 certificate::Choice Worker::make_dosa(const certificate::Sample& sample) {
@@ -165,7 +180,7 @@ certificate::Choice Worker::make_dosa(const certificate::Sample& sample) {
   FormSpec spec;
   const certificate::Choice choice =
       certificate::dosa_form(input, {thread_.certificate, thread_.certificate_bytes}, thread_.rows, thread_.coef, spec);
-  if (choice.finite) work_.dosa = kernels_.make_form(spec, options_.model, work_.memory.dosa_form);
+  if (choice.finite) work_.screened = kernels_.make_form(spec, options_.model, work_.memory.screened_form);
   return choice;
 }
 
@@ -188,7 +203,8 @@ void Worker::choose_path() {
       options_.ablation.prediction && visible() >= shortest_predicted.load(std::memory_order_relaxed) &&
       visible() >= kPredictable * work_.slots && row_observer.load(std::memory_order_acquire) == nullptr;
   if (!certify && !predict) return;
-  const certificate::Sample sample = take_sample(tile_, thread_, work_);
+  certificate::Sample sample = choose_sample(tile_, thread_, work_);
+  if (certify) measure_sample(tile_, thread_, work_, sample);
   if (predict) work_.floor = predict_threshold(tile_, thread_, work_, sample);
   if (!certify) return;
   const certificate::Choice choice = make_dosa(sample);
@@ -229,6 +245,7 @@ void Worker::prepare() {
     return;
   }
   choose_path();
+  if (work_.screen == Screen::dense) screen_integers();
   if (work_.screen == Screen::dosa && options_.ablation.seeds && !options_.ablation.best_first) {
     work_.report.threshold = work_.report.first_threshold = seeded_threshold();
     work_.floor = work_.report.threshold;
@@ -254,18 +271,60 @@ Found Worker::keep_candidates(const Candidates& from, std::int64_t count, float 
   return {Outcome::found, kept, proven >= threshold ? proven : kUnknown};
 }
 
+// Gives the keys among list[0..count) that may lie between two scores, by their bounds, those of the dense form.
+void Worker::refine_between(std::int64_t count, float low, float high) {
+  constexpr std::int64_t kSome = 512;  // keys looked at at once; refining fewer than so many at once takes longer
+  std::int32_t place[2 * kSome + 16], key[2 * kSome];
+  float lower[2 * kSome], upper[2 * kSome];
+  std::int64_t found = 0;
+  for (std::int64_t first = 0; first < count;) {
+    const std::int64_t some = std::min(kSome, count - first);
+    std::int32_t* const fresh = place + found;
+    const std::int64_t more =
+        kernels_.positions_between(lower_ + first, upper_ + first, some, low, std::nextafter(high, kInfinity), fresh);
+    for (std::int64_t j = 0; j < more; ++j) fresh[j] += static_cast<std::int32_t>(first);
+    found += more;
+    first += some;
+    if (found < kSome && first < count) continue;
+    for (std::int64_t j = 0; j < found; ++j) key[j] = work_.memory.list[place[j]];
+    refine_keys(key, found, lower, upper);
+    for (std::int64_t j = 0; j < found; ++j) {
+      lower_[place[j]] = lower[j];
+      upper_[place[j]] = upper[j];
+    }
+    found = 0;
+  }
+}
+
+// Integers leave more keys between acceptance and rejection (T10) than should be scored under the model: first those
+// get the dense form's bounds that lie where the threshold most likely is, then those that are still open.
+void Worker::refine_open(std::int64_t count) {
+  for (const bool guess : {true, false}) {
+    float above = kth(upper_, count, work_.slots + 1), below = kth(lower_, count, work_.slots);
+    if (guess) above = below = below + (above - below) / 2;
+    refine_between(count, below, above);
+  }
+}
+
 // Leaves the candidates in list, their bounds in lower_, upper_.
 Found Worker::dense_candidates() {
   RowReport& report = work_.report;
   report.survivors = visible();
-  float proven = kUnknown;
-  if (work_.slots < visible()) {
-    if (work_.kept < work_.slots) return {Outcome::floor_too_high};
-    proven = kth(lower_, work_.kept, work_.slots);
-    report.threshold = std::max(report.threshold, proven);
-    if (report.threshold < work_.floor) return {Outcome::floor_too_high};
+  const Candidates all{work_.memory.list, lower_, upper_};
+  if (work_.slots >= visible()) return keep_candidates(all, work_.kept, kUnknown);
+  if (work_.kept < work_.slots) return {Outcome::floor_too_high};
+  float proven = kth(lower_, work_.kept, work_.slots);
+  std::int64_t count = work_.kept;
+  if (work_.screened.narrow) {
+    count = kernels_.keep_not_below(all, count, proven, 0, all);
+    if (count > work_.slots) {
+      refine_open(count);
+      proven = kth(lower_, count, work_.slots);
+    }
   }
-  return keep_candidates({work_.memory.list, lower_, upper_}, work_.kept, proven);
+  report.threshold = std::max(report.threshold, proven);
+  if (report.threshold < work_.floor) return {Outcome::floor_too_high};
+  return keep_candidates(all, count, proven);
 }
 
 // tau from seeds alone: the K-th largest proven lower bound of at least K distinct visible keys (T9 a).
@@ -282,7 +341,7 @@ float Worker::seeded_threshold() {
 std::int64_t Worker::list_between(const RefinedKeys& place, std::int64_t count, float from, float to) {
   if (kernels_.count_not_below(upper_, work_.kept, from) > std::min(place.most, place.room - count)) return -1;
   std::int32_t* const fresh = place.key + count;
-  const std::int64_t found = kernels_.positions_between(upper_, work_.kept, from, to, fresh);
+  const std::int64_t found = kernels_.positions_between(upper_, upper_, work_.kept, from, to, fresh);
   const auto base = static_cast<std::int32_t>(work_.row.free.first);
   for (std::int64_t j = 0; j < found; ++j) fresh[j] = place.over_kept ? base + fresh[j] : work_.memory.list[fresh[j]];
   return found;
@@ -475,6 +534,7 @@ void Worker::finish(bool scores_needed) {
   for (; found.outcome != Outcome::found; found = find_candidates()) {
     if (found.outcome == Outcome::too_many) {
       work_.screen = Screen::dense;
+      work_.screened = work_.dense;
       report.path = Path::dense;
       report.reason = RowReason::too_many_survivors;
       went_dense = true;
@@ -520,26 +580,10 @@ void fetch_keys(const KeySource& keys, const std::int32_t* index, std::int64_t f
 
 void prepare_row(const TileContext& tile, ThreadMemory& thread, RowWork& work) { Worker(tile, thread, work).prepare(); }
 
-void prefer_one_screen(std::span<RowWork> works, int heads) noexcept {
-  const auto rows_of = [&](Screen screen) {
-    return std::count_if(works.begin(), works.end(), [&](const RowWork& work) { return work.screen == screen; });
-  };
-  if (rows_of(Screen::dosa) >= 3 * rows_of(Screen::dense)) return;
-  for (RowWork& work : works) {
-    if (work.screen != Screen::dosa) continue;
-    work.screen = Screen::dense;
-    work.expected_survival = 1;
-    work.report.path = Path::dense;
-    work.report.reason = RowReason::no_gain;
-    work.report.retained_heads = heads;
-    work.report.aggregates = 0;
-  }
-}
-
 PackSpec pack_for(const TileContext& tile, std::span<const RowWork> works) {
   PackSpec spec = tile.pack;
   const bool centred = std::any_of(works.begin(), works.end(), [](const RowWork& work) {
-    return work.screen == Screen::dosa && work.dosa.has_alternative;
+    return work.screen == Screen::dosa && work.screened.has_alternative;
   });
   if (!centred) spec.mean = nullptr;
   return spec;
@@ -554,7 +598,7 @@ class SliceScreen {
     for (RowWork& work : works) {
       const bool dense = work.screen == Screen::dense;
       if (!dense && work.screen != Screen::dosa) continue;
-      const Form& form = dense ? work.dense : work.dosa;
+      const Form& form = work.screened;
       if (form.narrow != narrow) continue;
       const Window& window = work.row.free;
       const std::int64_t at = std::max(slice.first, window.first) - window.first;
@@ -588,12 +632,24 @@ class SliceScreen {
         }
         first += keys;
       }
+      // Packed keys lie beyond the second-level cache, and a screen takes long enough for the next to come from there.
+      if (narrow_) share_ahead(tile.packed->packed_from(first, most));
       kernels.screen(rows_.data(), static_cast<int>(count_), panels.data(), ready, base);
     }
     for (std::size_t i = 0; i < count_; ++i) works_[i]->memory.kept[slice_.number] = rows_[i].count;
   }
 
  private:
+  void share_ahead(std::span<const std::byte> memory) {
+    constexpr std::size_t kLine = 64;
+    const std::size_t lines = (memory.size() + kLine - 1) / kLine;
+    for (std::size_t i = 0; i < count_; ++i) {
+      const std::size_t from = lines * i / count_ * kLine, to = lines * (i + 1) / count_ * kLine;
+      rows_[i].ahead = memory.data() + from;
+      rows_[i].ahead_bytes = static_cast<std::int64_t>(to - from);
+    }
+  }
+
   const Slice slice_;
   const bool narrow_;
   std::size_t count_ = 0;

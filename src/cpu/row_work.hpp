@@ -64,7 +64,8 @@ struct RowWork {
   RowMemory memory{};
   std::int64_t slots = 0;  ///< competing keys to select: K' of docs/certificate.md
   Screen screen = Screen::none;
-  Form dense{}, dosa{};
+  Form dense{};                  ///< all heads as the instruction set multiplies them best: bounds of refined keys
+  Form screened{};               ///< the screen's: the certificate's, all heads as integers (T11), or `dense`
   float floor = 0;               ///< the screen keeps keys whose upper bound reaches it
   std::int64_t kept = 0;         ///< of them, after the screen: memory.list, upper (dense rows: and lower) [0..kept)
   double expected_survival = 1;  ///< of a certified row, as its choice has it
@@ -80,10 +81,6 @@ struct RowWork {
 void fetch_keys(const KeySource& keys, const std::int32_t* index, std::int64_t first, std::int64_t count);
 
 void prepare_row(const TileContext& tile, ThreadMemory& thread, RowWork& work);
-
-/// Where narrow forms make screens of their own: the rows of a tile go dense, all of them, unless three quarters of
-/// them are certified. A few certified rows would pay for packing all keys once more.
-void prefer_one_screen(std::span<RowWork> works, int heads) noexcept;
 
 /// What a pack for the rows' screens needs: the mean's distances enter only certified forms with an alternative.
 [[nodiscard]] PackSpec pack_for(const TileContext& tile, std::span<const RowWork> works);

@@ -83,15 +83,15 @@ inline std::int64_t values_between_512(const float* values, std::int64_t count, 
 }
 
 /// Compresses in a register and stores all 16 lanes: the compressing store to memory is microcoded on Zen 4 and 5.
-inline std::int64_t positions_between_512(const float* values, std::int64_t count, float low, float high,
-                                          std::int32_t* out) {
+inline std::int64_t positions_between_512(const float* lower, const float* upper, std::int64_t count, float low,
+                                          float high, std::int32_t* out) {
   const __m512 l = _mm512_set1_ps(low), h = _mm512_set1_ps(high);
   __m512i position = lane_numbers(0);
   std::int64_t found = 0;
   for (std::int64_t i = 0; i < count; i += 16) {
-    const __mmask16 from_low = not_below(values + i, count - i, l);
+    const __mmask16 from_low = not_below(upper + i, count - i, l);
     const __mmask16 mask =
-        _mm512_mask_cmp_ps_mask(from_low, _mm512_maskz_loadu_ps(from_low, values + i), h, _CMP_NGE_UQ);
+        _mm512_mask_cmp_ps_mask(from_low, _mm512_maskz_loadu_ps(from_low, lower + i), h, _CMP_NGE_UQ);
     _mm512_storeu_si512(out + found, _mm512_maskz_compress_epi32(mask, position));
     found += __builtin_popcount(static_cast<unsigned>(mask));
     position = _mm512_add_epi32(position, _mm512_set1_epi32(16));

@@ -13,10 +13,7 @@ void attack(ScoreModel model, bool narrow, std::uint64_t seed, int count, const 
   int bounded = 0, not_finite = 0;
   for (int i = 0; i < count; ++i) {
     Case c = some_case(random, model);
-    if (narrow) {
-      c.dense = false;
-      c.narrow = true;
-    }
+    c.narrow = narrow;
     Interval interval{};
     if (!evaluate_case(c, interval)) {
       ++not_finite;

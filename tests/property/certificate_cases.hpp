@@ -45,7 +45,7 @@ inline std::uint8_t nearest_code(double value) {
 struct Case {
   ScoreModel model = ScoreModel::f64;
   bool dense = false;   ///< dense_form's bound, both sides; else dosa_form's with `retained` heads
-  bool narrow = false;  ///< the latter in integers of a byte (T11)
+  bool narrow = false;  ///< in integers of a byte (T11)
   int heads = 0, dim = 32, retained = 0;
   Ablation ablation;
   std::uint64_t sides = 0;           ///< bit h: head h is active on the fake sample that chooses the aggregate
@@ -94,8 +94,9 @@ inline BuiltForm build(const Case& c, const cpu::Arithmetic& arithmetic, Drop dr
   const int features = cpu::feature_count(c.model, c.dim);
 
   if (drop == Drop::nothing) {
+    if (c.narrow) input.measured = certificate::measure(input, scratch);
     form.finite = c.dense
-                      ? certificate::dense_form(input, form.rows.data(), form.coef.data(), form.spec)
+                      ? certificate::dense_form(input, form.rows.data(), form.coef.data(), form.spec, target)
                       : certificate::dosa_form(input, scratch, form.rows.data(), form.coef.data(), form.spec).finite;
     return form;
   }

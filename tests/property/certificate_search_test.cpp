@@ -74,6 +74,11 @@ Codes all_but_first(double element) {
   return codes;
 }
 
+Case both_sides(Case c) {
+  c.dense = true;
+  return c;
+}
+
 /// A positive head, retained, and one that is omitted, of the weight given: 0 where there shall be none.
 Case narrow_case(Codes positive, Codes negative, float weight, Codes key) {
   Case c;
@@ -143,6 +148,11 @@ const std::vector<Target>& targets() {
        [](Random&) { return narrow_case(all_but_first(14), all_but_first(0), 0, one_large(0.25, 4)); }},
       {"T11_key_aggregate", Drop::narrow_key,
        [](Random&) { return narrow_case(all_but_first(-8), all_but_first(14), -1, one_large(1.5, 4)); }},
+      // The lower side: 1.5 steps of a row become 2, 3 of a key's steps of 4 become one.
+      {"T11_rows_dense", Drop::narrow_rows,
+       [](Random&) { return both_sides(narrow_case(one_large(1.5, 4), all_but_first(0), 0, all_but_first(14))); }},
+      {"T11_key_dense", Drop::narrow_key,
+       [](Random&) { return both_sides(narrow_case(all_but_first(14), all_but_first(0), 0, one_large(0.75, 4))); }},
       {"T11_key_joint", Drop::narrow_key,
        [](Random& random) {
          Case c = gaussian(random, ScoreModel::f64, 6, 32);

@@ -1,6 +1,6 @@
-// Tables that gather keys refine the rows of a tile side by side, and those with narrow forms share packed keys: rows
-// find what each finds for itself, whatever the number of threads. Plain C++ makes such a table of every instruction
-// set.
+// Tables that gather keys refine the rows of a tile side by side, and those with narrow forms share packed keys and
+// screen dense rows by integers, too: rows find what each finds for itself, whatever the number of threads. Plain C++
+// makes such a table of every instruction set.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -115,7 +115,7 @@ class RefineTogether : public testing::TestWithParam<const cpu::Kernels*> {
   static Options drawn(workloads::Random& random, std::int64_t top_k, std::int64_t keys) {
     Options options = top(random.chance(0.2) ? keys - random.below(keys / 8 + 1) : top_k, Backend::cpu);
     options.model = random.chance(0.5) ? ScoreModel::f64 : ScoreModel::sm90;
-    options.path = random.chance(0.8) ? Path::dosa : Path::automatic;
+    options.path = random.chance(0.6) ? Path::dosa : random.chance(0.3) ? Path::automatic : Path::dense;
     options.scores = random.chance(0.5);
     options.order = random.chance(0.5) ? Order::index : Order::score;
     if (random.chance(0.4)) {
@@ -168,9 +168,11 @@ TEST_P(RefineTogether, ReachesOverManyParts) {
   workload.problem.ks = TensorView<const std::int32_t, 1>::contiguous(first.data(), {workload.problem.q.shape[0]});
   workload.problem.ke = TensorView<const std::int32_t, 1>::contiguous(last.data(), {workload.problem.q.shape[0]});
   for (const std::int64_t top_k : {1, 60, 900}) {
-    Options options = top(top_k, Backend::cpu);
-    options.path = Path::dosa;
-    compare(workload.problem, options, "ragged");
+    for (const Path path : {Path::dosa, Path::dense}) {
+      Options options = top(top_k, Backend::cpu);
+      options.path = path;
+      compare(workload.problem, options, "ragged");
+    }
   }
   EXPECT_GT(gathered, 0);
 }
@@ -187,12 +189,41 @@ TEST_P(RefineTogether, RowsThatAreScreenedAgainStartAnew) {
   builder.control(wanted, false);
   for (std::int64_t i = 0; i < kKeys; ++i) std::fill_n(builder.key(i) + 1, 31, std::uint8_t{0});
   const workloads::Workload workload = builder.finish();
-  Options options = top(300, Backend::cpu);
-  options.path = Path::dosa;
-  options.ablation.seeds = false;
-  compare(workload.problem, options, "misleading");
-  options.isa = Isa::amx;
-  EXPECT_EQ(observe(together_, workload.problem, options, "misleading").stats.rows_rescreened, kRows);
+  for (const Path path : {Path::dosa, Path::dense}) {
+    Options options = top(300, Backend::cpu);
+    options.path = path;
+    options.ablation.seeds = false;
+    compare(workload.problem, options, "misleading");
+    options.isa = Isa::amx;
+    EXPECT_EQ(observe(together_, workload.problem, options, "misleading").stats.rows_rescreened, kRows);
+  }
+}
+
+/// Integers leave some keys about the threshold, which get the dense form's bounds; no more are scored for it.
+TEST_P(RefineTogether, DenseRowsAreScreenedByIntegers) {
+  const workloads::Workload workload =
+      workloads::make(workloads::find("indexer_like"), {slow() ? 5 : 20, slow() ? 3000 : 9000, 8, 64, 200, 12});
+  for (const ScoreModel model : {ScoreModel::f64, ScoreModel::sm90}) {
+    Options options = top(200, Backend::cpu);
+    options.path = Path::dense;
+    options.model = model;
+    compare(workload.problem, options, "integers");
+    options.isa = Isa::amx;
+    const Observed integers = observe(together_, workload.problem, options, "integers");
+    options.ablation.narrow = false;
+    const Observed wide = observe(together_, workload.problem, options, "wide");
+    for (std::size_t t = 0; t < wide.stats.row_reports.size(); ++t) {
+      const RowReport &with = integers.stats.row_reports[t], &without = wide.stats.row_reports[t];
+      EXPECT_EQ(with.path, Path::dense);
+      const double refined = (with.dot_products - without.dot_products) / 8,
+                   visible = static_cast<double>(with.visible);
+      EXPECT_GT(refined, 0) << t;
+      EXPECT_LT(refined, visible / 5) << t;
+      EXPECT_LE(with.exact, 2 * without.exact + 8) << t;
+      EXPECT_FALSE(with.rescreened) << t;
+      EXPECT_EQ(with.predicted, without.predicted) << t;
+    }
+  }
 }
 
 }  // namespace

@@ -106,7 +106,10 @@ Form make_form(const FormSpec& spec, ScoreModel model, std::byte* memory) {
   return form;
 }
 
-float upper_of(const Form& form, const Panel& panel, int lane) {
+struct Bounds {
+  float lower, upper;
+};
+Bounds bounds_of(const Form& form, const Panel& panel, int lane) {
   const auto* const factors = reinterpret_cast<const float*>(form.data);
   const std::byte* const rows =
       form.data + sizeof(float) * static_cast<std::size_t>(form.relu_rows + form.aggregate_rows);
@@ -128,14 +131,25 @@ float upper_of(const Form& form, const Panel& panel, int lane) {
   for (int f = 0; f < form.feature_count; ++f) {
     if (f != kCentred) allowance += form.allow[f] * feature(f);
   }
-  const float scale = panel.scale[lane], value = scale * (panel.step[lane] * (sum - largest) + allowance);
-  const float upper = value + (std::fabs(value) * 0x1p-21F + 0x1p-145F);
-  return scale <= form.scale_limit && std::isfinite(upper) ? upper : INFINITY;
+  const float scale = panel.scale[lane];
+  const auto slack = [](float value) { return std::fabs(value) * 0x1p-21F + 0x1p-145F; };
+  const float most = scale * (panel.step[lane] * (sum - largest) + allowance), upper = most + slack(most);
+  const float least = scale * (panel.step[lane] * sum - allowance), lower = least - slack(least);
+  const bool bounded = scale <= form.scale_limit;
+  return {bounded && std::isfinite(lower) ? lower : -INFINITY, bounded && std::isfinite(upper) ? upper : INFINITY};
 }
 
 void upper(const Form& form, const Panel& panel, float* upper) {
   if (!form.narrow) return base_table.upper(form, panel, upper);
-  for (int lane = 0; lane < panel.count; ++lane) upper[lane] = upper_of(form, panel, lane);
+  for (int lane = 0; lane < panel.count; ++lane) upper[lane] = bounds_of(form, panel, lane).upper;
+}
+void bounds(const Form& form, const Panel& panel, float* lower, float* upper) {
+  if (!form.narrow) return base_table.bounds(form, panel, lower, upper);
+  for (int lane = 0; lane < panel.count; ++lane) {
+    const Bounds of_key = bounds_of(form, panel, lane);
+    lower[lane] = of_key.lower;
+    upper[lane] = of_key.upper;
+  }
 }
 
 void screen(ScreenRow* rows, int count, const Panel* panels, int panel_count, std::int32_t base) {
@@ -148,10 +162,11 @@ void screen(ScreenRow* rows, int count, const Panel* panels, int panel_count, st
       const std::int32_t first_of_panel = base + p * base_table.panel_keys;
       const SeenLanes seen(*row, first_of_panel, panels[p].count);
       if (seen.none()) continue;
-      float bounds[64];
-      upper(*row->form, panels[p], bounds);
-      row->count += base_table.keep_not_below({nullptr, nullptr, bounds + seen.first}, seen.last - seen.first,
-                                              row->floor, first_of_panel + seen.first, next_place(*row));
+      float low[64], high[64];
+      bounds(*row->form, panels[p], low, high);
+      row->count +=
+          base_table.keep_not_below({nullptr, row->lower ? low + seen.first : nullptr, high + seen.first},
+                                    seen.last - seen.first, row->floor, first_of_panel + seen.first, next_place(*row));
     }
   }
 }
@@ -202,9 +217,10 @@ Kernels with_plain_narrow(const Kernels& base) {
   table.form_bytes = form_bytes;
   table.make_form = make_form;
   table.upper = upper;
+  table.bounds = bounds;
   table.screen = screen;
   table.gathered_bounds = gathered_bounds;
-  table.costs = {.refine = 3.5, .key = 0.33, .narrow = {.block_rows = 16, .block = 0.25}};
+  table.costs = {.refine = 4, .key = 0.45, .narrow = {.block_rows = 16, .block = 0.24}};
   table.tile_rows = 32;
   table.narrow_panels = kMostPanels;
   return table;
