@@ -111,7 +111,7 @@ class Worker {
   bool threshold_settles(const RefinedKeys& place, std::int64_t wanted, Refining& state);
   void screen_again(float floor);
   Found keep_candidates(const Candidates& from, std::int64_t count, float proven);
-  void refine_between(std::int64_t count, float low, float high);
+  void refine_between(const float* lower, const float* upper, std::int64_t count, float low, float high);
   void refine_open(std::int64_t count);
   Found dense_candidates();
   Found dosa_candidates();
@@ -271,39 +271,41 @@ Found Worker::keep_candidates(const Candidates& from, std::int64_t count, float 
   return {Outcome::found, kept, proven >= threshold ? proven : kUnknown};
 }
 
-// Gives the keys among list[0..count) that may lie between two scores, by their bounds, those of the dense form.
-void Worker::refine_between(std::int64_t count, float low, float high) {
+// Gives those of list[0..count) with !(upper < low) and !(lower >= high) the dense form's bounds.
+void Worker::refine_between(const float* lower, const float* upper, std::int64_t count, float low, float high) {
   constexpr std::int64_t kSome = 512;  // keys looked at at once; refining fewer than so many at once takes longer
   std::int32_t place[2 * kSome + 16], key[2 * kSome];
-  float lower[2 * kSome], upper[2 * kSome];
+  float new_lower[2 * kSome], new_upper[2 * kSome];
   std::int64_t found = 0;
   for (std::int64_t first = 0; first < count;) {
     const std::int64_t some = std::min(kSome, count - first);
     std::int32_t* const fresh = place + found;
-    const std::int64_t more =
-        kernels_.positions_between(lower_ + first, upper_ + first, some, low, std::nextafter(high, kInfinity), fresh);
+    const std::int64_t more = kernels_.positions_between(lower + first, upper + first, some, low, high, fresh);
     for (std::int64_t j = 0; j < more; ++j) fresh[j] += static_cast<std::int32_t>(first);
     found += more;
     first += some;
     if (found < kSome && first < count) continue;
     for (std::int64_t j = 0; j < found; ++j) key[j] = work_.memory.list[place[j]];
-    refine_keys(key, found, lower, upper);
+    refine_keys(key, found, new_lower, new_upper);
     for (std::int64_t j = 0; j < found; ++j) {
-      lower_[place[j]] = lower[j];
-      upper_[place[j]] = upper[j];
+      lower_[place[j]] = new_lower[j];
+      upper_[place[j]] = new_upper[j];
     }
     found = 0;
   }
 }
 
-// Integers leave more keys between acceptance and rejection (T10) than should be scored under the model: first those
-// get the dense form's bounds that lie where the threshold most likely is, then those that are still open.
+// Integers leave more keys between acceptance and rejection (T10) than should be scored under the model: those get the
+// dense form's bounds that may lie where the threshold most likely is, and then, of those that lie on one side of it,
+// the ones that are still open.
 void Worker::refine_open(std::int64_t count) {
-  for (const bool guess : {true, false}) {
-    float above = kth(upper_, count, work_.slots + 1), below = kth(lower_, count, work_.slots);
-    if (guess) above = below = below + (above - below) / 2;
-    refine_between(count, below, above);
-  }
+  const auto above = [&] { return kth(upper_, count, work_.slots + 1); };
+  const auto below = [&] { return kth(lower_, count, work_.slots); };
+  const auto behind = [](float x) { return std::nextafter(x, kInfinity); };
+  const float from = below(), guess = from + (above() - from) / 2;
+  refine_between(lower_, upper_, count, guess, behind(guess));
+  refine_between(lower_, lower_, count, behind(guess), behind(above()));
+  refine_between(upper_, upper_, count, below(), guess);
 }
 
 // Leaves the candidates in list, their bounds in lower_, upper_.
