@@ -84,7 +84,7 @@ class Worker {
 
   [[nodiscard]] certificate::RowInput row_input() const;
   bool make_dense();
-  void screen_integers();
+  void make_dense_screen();
   void choose_path();
   certificate::Choice make_dosa(const certificate::Sample& sample);
 
@@ -157,12 +157,14 @@ bool Worker::make_dense() {
   measured_ = certificate::measure(row_input(), {thread_.certificate, thread_.certificate_bytes});
   FormSpec spec;
   if (!certificate::dense_form(row_input(), thread_.rows, thread_.coef, spec)) return false;
-  work_.dense = work_.screened = kernels_.make_form(spec, options_.model, work_.memory.dense_form);
+  work_.dense = kernels_.make_form(spec, options_.model, work_.memory.dense_form);
   return true;
 }
 
-// All heads as integers: tiles multiply them at twice the rate, and few keys are left about the threshold.
-void Worker::screen_integers() {
+// All heads, as integers where there are tiles that multiply those at twice the rate: few keys are left about the
+// threshold. A certificate that was weighed and not taken has left its own form.
+void Worker::make_dense_screen() {
+  work_.screened = work_.dense;
   if (!options_.ablation.narrow || visible() <= work_.slots ||
       visible() < shortest_predicted.load(std::memory_order_relaxed))
     return;
@@ -245,7 +247,7 @@ void Worker::prepare() {
     return;
   }
   choose_path();
-  if (work_.screen == Screen::dense) screen_integers();
+  if (work_.screen == Screen::dense) make_dense_screen();
   if (work_.screen == Screen::dosa && options_.ablation.seeds && !options_.ablation.best_first) {
     work_.report.threshold = work_.report.first_threshold = seeded_threshold();
     work_.floor = work_.report.threshold;
