@@ -279,14 +279,11 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
   context.options = &state_.options;
   context.keys = key_source(problem_, works[0].row.request);
   context.first_key = tile.keys.first;
-  context.pack = {layout.model, slot.mean};
+  const bool may_certify = state_.options.path != Path::dense;  // nothing else asks for the mean
+  context.pack = {layout.model, may_certify ? slot.mean : nullptr};
   context.packed = &cuts_.packed;
   context.seeds = {slot.seeds, static_cast<std::size_t>(seed_count)};
-  if (state_.options.path == Path::dense) {
-    context.pack.mean = nullptr;
-  } else {
-    find_mean(tile, context.keys, slot.mean);
-  }
+  if (may_certify) find_mean(tile, context.keys, slot.mean);
 
   const auto memory = [&]() -> ThreadMemory& {
     return threads_[alone_ ? 0 : static_cast<std::size_t>(tbb::this_task_arena::current_thread_index())];

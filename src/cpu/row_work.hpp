@@ -124,8 +124,8 @@ class RowObserver {
 /// The process's observer; null (the default) costs one load a tile. Set it only while no run is under way.
 extern std::atomic<RowObserver*> row_observer;
 
-/// Windows of fewer keys get no predicted threshold: the sample would cost more than it saves. Tests lower it, so that
-/// small inputs take the same way as large ones.
+/// Windows of fewer keys get no predicted threshold, and their dense screens no integers: preparing either would cost
+/// more than it saves. Tests lower it, so that small inputs take the same way as large ones.
 extern std::atomic<std::int64_t> shortest_predicted;
 
 }  // namespace dosa::cpu
