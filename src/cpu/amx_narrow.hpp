@@ -142,8 +142,8 @@ struct NarrowScreen {
     }
     [[gnu::always_inline]] __m512 within_limit(__m512 bound, float beyond) const {
       if (form.scale_limit == __FLT_MAX__) return bound;
-      const __mmask16 is = _mm512_cmp_ps_mask(scale, _mm512_set1_ps(form.scale_limit), _CMP_NLE_UQ);
-      return _mm512_mask_blend_ps(is, bound, _mm512_set1_ps(beyond));
+      const __mmask16 over = _mm512_cmp_ps_mask(scale, _mm512_set1_ps(form.scale_limit), _CMP_NLE_UQ);
+      return _mm512_mask_blend_ps(over, bound, _mm512_set1_ps(beyond));
     }
   };
 
