@@ -55,7 +55,7 @@ NarrowAllowance narrow_form(const RealBound& bound, const RowFacts& facts, const
   const int dim = facts.dim, relu = bound.retained;
   const auto head = [&](int j) { return values + static_cast<std::ptrdiff_t>(bound.head[j]) * dim; };
   const auto row = [&](int j) { return rows + static_cast<std::ptrdiff_t>(j) * dim; };
-  double steps[kMaxHeads + kMaxAggregates];
+  double steps[kMaxHeads + kMaxAggregates] = {};
   for (int j = 0; j < relu + bound.aggregates; ++j) {
     const bool aggregate = j >= relu;
     steps[j] =

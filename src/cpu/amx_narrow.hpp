@@ -342,6 +342,7 @@ struct NarrowScreen {
     if (usual) pipeline.drain(sums);
   }
 
+  // NOLINTNEXTLINE(readability-non-const-parameter): written through the unit
   static void bounds(const Form& form, const Panel& panel, float* lower, float* upper) {
     typename Tiles::Session session;
     session.use(rows);
