@@ -48,8 +48,6 @@ struct MeanDots {
 /// 0.014 on the traces (T11 with roundings as measured: 0.0033 to 0.0053 of |q| and |k|).
 constexpr double kNarrowShare = 0.012;
 
-bool wants_narrow(const RowInput& input) { return input.narrow_target.rows != nullptr && input.ablation.narrow; }
-
 int narrow_blocks(int retained, int aggregates, const cpu::NarrowCosts& costs) {
   return (retained + 2 * aggregates + costs.block_rows - 1) / costs.block_rows;
 }

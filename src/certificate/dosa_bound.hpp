@@ -47,6 +47,11 @@ struct RowInput {
   const Measured* measured = nullptr;  ///< of this row and model, by measure(); nullptr: each form reads the row itself
 };
 
+/// Whether a form is to be narrow where it can be.
+[[nodiscard]] inline bool wants_narrow(const RowInput& input) noexcept {
+  return input.narrow_target.rows != nullptr && input.ablation.narrow;
+}
+
 struct Choice {
   bool finite = false;  ///< false: constants are not finite or may overflow; the row must be scored under the model
   int retained = 0;     ///< r

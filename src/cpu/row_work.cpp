@@ -165,11 +165,9 @@ bool Worker::make_dense() {
 // threshold. A certificate that was weighed and not taken has left its own form.
 void Worker::make_dense_screen() {
   work_.screened = work_.dense;
-  if (!options_.ablation.narrow || visible() <= work_.slots ||
-      visible() < shortest_predicted.load(std::memory_order_relaxed))
-    return;
+  if (visible() <= work_.slots || visible() < shortest_predicted.load(std::memory_order_relaxed)) return;
   const certificate::RowInput input = row_input();
-  if (input.narrow_target.rows == nullptr) return;
+  if (!certificate::wants_narrow(input)) return;
   FormSpec spec;
   if (!certificate::dense_form(input, thread_.rows, thread_.coef, spec, input.narrow_target)) return;
   work_.screened = kernels_.make_form(spec, options_.model, work_.memory.screened_form);

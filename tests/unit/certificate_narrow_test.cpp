@@ -153,7 +153,7 @@ TEST(CertificateNarrow, AllowancesAreTheNormsOfWhatIsLost) {
     if (!form.run()) continue;
     ++made;
     std::vector<Vector> lost;
-    Real magnitude = 0, sizes = 0, error_sizes = 0;  // of rows and errors, the latter at most half a step an element
+    Real magnitude = 0, error_sizes = 0;  // of an error's elements each is at most half a step
     for (int j = 0; j < form.bound.retained; ++j) {
       const auto at = static_cast<std::size_t>(j);
       lost.push_back(form.coef[at] == 0 ? Vector(form.wide[at].size(), Real(0)) : form.lost(j));
@@ -165,7 +165,7 @@ TEST(CertificateNarrow, AllowancesAreTheNormsOfWhatIsLost) {
         ASSERT_EQ(std::frexp(static_cast<double>(form.step(j)), &exponent), 0.5);
       }
     }
-    sizes = magnitude;
+    const Real sizes = magnitude;
     const Vector half = scaled(form.total(form.wide), Real(0.5));
     Real linear = form.zero_row() ? norm(half) : Real(0), aggregate_lost = 0;
     for (int a = 0; a < form.bound.aggregates; ++a) {
