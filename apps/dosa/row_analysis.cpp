@@ -32,10 +32,12 @@ struct RowEngine {
     cpu::Arena sizes;
     (void)cpu::cut_thread(sizes, layout);
     (void)cpu::cut_row(sizes, layout);
+    (void)cpu::cut_slot(sizes, layout);
     memory = std::make_unique_for_overwrite<std::byte[]>(sizes.wanted_bytes());
     cpu::Arena arena(memory.get());
     thread = cpu::cut_thread(arena, layout);
     row = cpu::cut_row(arena, layout);
+    (void)cpu::lend_list(cpu::cut_slot(arena, layout), 0, layout.room, row);
   }
 };
 

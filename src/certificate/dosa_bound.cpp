@@ -265,19 +265,25 @@ Choice dosa_form(const RowInput& input, std::span<std::byte> scratch, float* row
   return assembly.choice;
 }
 
-bool may_profit(const ScoreRow& row, double winners, const cpu::Costs& costs) {
+bool may_profit(const ScoreRow& row, std::int64_t keys, std::int64_t wanted, const cpu::Costs& costs) {
   int positives = 0;
   for (int h = 0; h < row.heads; ++h) positives += row.weights[h * row.weight_stride] > 0 ? 1 : 0;
   // On every trace the best r kept three quarters of the positive heads or more, and a third more keys than the winners
-  // survived. The margin pays for the sample itself.
-  constexpr double kKeptPositives = 0.75, kSurvivorsPerWinner = 1.3, kWorthSampling = 0.85;
+  // survived. The margin pays for the sample itself, whose size hardly grows with the window.
+  constexpr double kKeptPositives = 0.75, kSurvivorsPerWinner = 1.3, kSampling = 0.15, kSampledWindow = 65536;
+  const auto visible = static_cast<double>(keys);
+  const double winners = static_cast<double>(wanted) / visible;
+  const double worth = 1 - kSampling * std::min(1.0, kSampledWindow / visible);
   const int aggregates = positives < row.heads ? 1 : 0;
   const double rows = std::max(1.0, kKeptPositives * positives) + aggregates;
-  // A row that leaves out positive heads for the sake of a block pays with survivors what it saves.
+  // A row that leaves out positive heads for the sake of a block pays with survivors what it saves, unless winners are
+  // few: of 64K keys one in 32 wins, of 256K one in 128.
+  constexpr double kFewWinners = 0.01;
+  const int kept = winners < kFewWinners ? static_cast<int>(kKeptPositives * positives) : positives;
   const double screen = costs.narrow.block_rows > 0
-                            ? narrow_blocks(std::max(1, positives), aggregates, costs.narrow) * costs.narrow.block
+                            ? narrow_blocks(std::max(1, kept), aggregates, costs.narrow) * costs.narrow.block
                             : rows / row.heads;
-  return screen + costs.refine * kSurvivorsPerWinner * winners + costs.key < kWorthSampling;
+  return screen + costs.refine * kSurvivorsPerWinner * winners + costs.key + costs.row / visible < worth;
 }
 
 }  // namespace dosa::certificate

@@ -79,7 +79,8 @@ struct Choice {
 [[nodiscard]] Choice dosa_form(const RowInput& input, std::span<std::byte> scratch, float* rows, float* coef,
                                cpu::FormSpec& spec);
 
-/// Cheap look before sampling: can any r beat dense for this row (positive heads, K / visible)?
-[[nodiscard]] bool may_profit(const ScoreRow& row, double winners, const cpu::Costs& costs = {});
+/// Cheap look before sampling: can any r beat dense for this row (positive heads, visible keys, K)?
+[[nodiscard]] bool may_profit(const ScoreRow& row, std::int64_t keys, std::int64_t wanted,
+                              const cpu::Costs& costs = {});
 
 }  // namespace dosa::certificate

@@ -520,7 +520,7 @@ constexpr Kernels amx_table() {
   // Measured on Emerald Rapids, 64K-key traces, H = 32, beside 6.3 to 6.9 ns that a dense row of integers takes for a
   // key: 1.9 to 2.2 ns a block of 16 narrow rows in the kernel, 19 to 21 ns a refined key in the kernel. Chosen to fit
   // whole runs of four traces (bench/results/amx-emerald-rapids-*.md).
-  kernels.costs = {.refine = 4, .key = 0.45, .narrow = {.block_rows = 16, .block = 0.24}};
+  kernels.costs = {.refine = 4, .key = 0.38, .row = 4600, .narrow = {.block_rows = 16, .block = 0.24}};
   kernels.gathered_bounds = Table::gathered_bounds;
   // Packing a key takes as long as three dense rows of it.
   kernels.tile_rows = 32;

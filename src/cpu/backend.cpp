@@ -273,6 +273,7 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
     works[r] = RowWork{};
     works[r].row = row_at(cuts_.order[tile.first + static_cast<std::int64_t>(r)]);
     works[r].memory = slot.rows[r];
+    lend_list(slot, static_cast<std::int64_t>(r) * (layout.room + kListSlack), layout.room, works[r].memory);
   }
   TileContext context;
   context.layout = &layout;
@@ -298,46 +299,61 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
       body(memory(), part);
     });
   };
-  const auto for_rows = [&](const auto& body) {
-    for_parts(static_cast<std::int64_t>(works.size()),
-              [&](ThreadMemory& thread, std::int64_t r) { body(thread, works[static_cast<std::size_t>(r)]); });
+  const auto for_rows = [&](std::span<RowWork> rows, const auto& body) {
+    for_parts(static_cast<std::int64_t>(rows.size()),
+              [&](ThreadMemory& thread, std::int64_t r) { body(thread, rows[static_cast<std::size_t>(r)]); });
   };
   const std::int64_t panels = (tile.keys.size() + kernels.panel_keys - 1) / kernels.panel_keys;
   const std::int64_t slices = shared ? std::min(panels, layout.most_slices()) : 1;
   const auto slice_at = [&](std::int64_t number) {
     return Slice{number, tile.keys.first + number * panels / slices * kernels.panel_keys};
   };
-  PackSpec pack;  // known when every row has chosen its form
-  const auto screen = [&](ThreadMemory& thread, std::int64_t number) {
-    const Slice slice = slice_at(number);
-    const std::int64_t last = std::min(slice_at(number + 1).first, tile.keys.last);
-    screen_keys(context, thread, slice, last, pack, works);
-  };
-
-  for_rows([&](ThreadMemory& thread, RowWork& work) { prepare_row(context, thread, work); });
-  const bool any_screen = std::any_of(works.begin(), works.end(), [](const RowWork& work) {
-    return work.screen == Screen::dense || work.screen == Screen::dosa;
-  });
-  if (any_screen) {
-    pack = pack_for(context, works);
-    for_parts(slices, screen);
-    for (RowWork& work : works)
+  const auto screen = [&](std::span<RowWork> rows) {
+    if (std::none_of(rows.begin(), rows.end(),
+                     [](const RowWork& work) { return work.screen == Screen::dense || work.screen == Screen::dosa; }))
+      return;
+    const PackSpec pack = pack_for(context, rows);
+    for_parts(slices, [&](ThreadMemory& thread, std::int64_t number) {
+      const std::int64_t last = std::min(slice_at(number + 1).first, tile.keys.last);
+      screen_keys(context, thread, slice_at(number), last, pack, rows);
+    });
+    for (RowWork& work : rows)
       for (std::int64_t number = 0; number < slices; ++number) join_slice(slice_at(number), work);
-  }
-  if (RowObserver* const observer = row_observer.load(std::memory_order_acquire))
-    for (const RowWork& work : works) observer->screened(work);
-  if (kernels.gathered_bounds != nullptr && works.size() > 1) {
+  };
+  const auto refine_together = [&](std::span<RowWork> rows) {
+    if (kernels.gathered_bounds == nullptr || rows.size() <= 1) return;
     for (int round = 0; round < 2; ++round) {
-      for_rows([&](ThreadMemory& thread, RowWork& work) { list_round(context, thread, work); });
+      for_rows(rows, [&](ThreadMemory& thread, RowWork& work) { list_round(context, thread, work); });
       const std::int64_t parts = (tile.keys.size() + kRefineKeys - 1) / kRefineKeys;
       for_parts(parts, [&](ThreadMemory&, std::int64_t part) {
         const std::int64_t first = tile.keys.first + part * kRefineKeys;
-        refine_listed(context, {first, std::min(tile.keys.last, first + kRefineKeys)}, works);
+        refine_listed(context, {first, std::min(tile.keys.last, first + kRefineKeys)}, rows);
       });
-      for (RowWork& work : works) work.report.dot_products += static_cast<double>(work.refining.listed) * layout.heads;
+      for (RowWork& work : rows) work.report.dot_products += static_cast<double>(work.refining.listed) * layout.heads;
     }
-  }
-  for_rows([&](ThreadMemory& thread, RowWork& work) { finish_row(context, thread, scores_needed_, work); });
+  };
+  // From forms to winners, as many rows at a time as there are lists for; those that ran out of room once more.
+  const auto select = [&](std::span<RowWork> rows, const auto& again) -> void {
+    for (std::span<RowWork> left = rows, some; !left.empty(); left = left.subspan(some.size())) {
+      some = left.first(lend_lists(layout, slot, left));
+      screen(some);
+      if (RowObserver* const observer = row_observer.load(std::memory_order_acquire))
+        for (const RowWork& work : some)
+          if (!work.no_room) observer->screened(work);
+      refine_together(some);
+      for_rows(some, [&](ThreadMemory& thread, RowWork& work) { finish_row(context, thread, scores_needed_, work); });
+      for (auto first = some.begin(); first != some.end();) {
+        first = std::find_if(first, some.end(), [](const RowWork& work) { return work.no_room; });
+        const auto last = std::find_if(first, some.end(), [](const RowWork& work) { return !work.no_room; });
+        std::for_each(first, last, begin_again);
+        again(std::span(first, last), again);
+        first = last;
+      }
+    }
+  };
+
+  for_rows(works, [&](ThreadMemory& thread, RowWork& work) { prepare_row(context, thread, work); });
+  select(works, select);
 
   const bool last_of_request =
       &tile + 1 == cuts_.tiles + tile_count_ || row_at(cuts_.order[tile.last]).request != works[0].row.request;

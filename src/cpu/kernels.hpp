@@ -115,6 +115,7 @@ struct NarrowCosts {
 struct Costs {
   double refine = 1.8;  ///< one survivor: gathered pack, bounds, thresholds
   double key = 0.035;   ///< a screened key beside its rows: share of the pack, passes over its bounds
+  double row = 0;       ///< a certified row beside its keys: sample, choice, form
   NarrowCosts narrow{};
 };
 

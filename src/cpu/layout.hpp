@@ -1,6 +1,7 @@
 // Memory of one CPU call: how many rows are in flight, and where each of their arrays lies in the workspace.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -36,30 +37,40 @@ struct Layout {
   int threads = 1;                 ///< as many as were wanted, or fewer where memory holds no more
   int slots = 1;                   ///< tiles in flight
   int tile_rows = 1;               ///< rows that share one pass over packed keys
+  std::int64_t room = 0;           ///< keys that the lists of each of them hold: N, or fewer where memory is short
+  std::int64_t pool = 0;           ///< keys that a tile's lists hold together; lists of one row could hold N
   std::int64_t keys = 0;           ///< N
   std::int64_t slots_wanted = 0;   ///< min(K, N)
   std::int64_t packed_panels = 0;  ///< of keys that all tiles share, where memory holds them (packed_keys.hpp)
   int heads = 0, head_dim = 0;
   ScoreModel model = ScoreModel::f64;
 
-  /// Parts that the threads of a shared tile cut its keys into, at most.
-  [[nodiscard]] std::int64_t most_slices() const noexcept { return std::int64_t{4} * threads; }
+  /// Parts that the threads of a shared tile cut its keys into, at most: of lists that hold fewer keys than the window
+  /// has, each gets a share, into which about all winners should go.
+  [[nodiscard]] std::int64_t most_slices() const noexcept;
 };
 
 /// Arrays of one row in flight. `list`, `lower` and `upper` hold the keys that the screen kept: a run for each slice of
 /// the window during the screen, where the slice's first key has its place, and one run from the start afterwards.
+/// Where the lists have room for fewer keys than the window has, all places lie as much closer together.
 struct RowMemory {
   float* upper;
   float* lower;
   std::int32_t* list;
-  std::int64_t* kept;  ///< [most_slices]: keys that the screen kept of each slice
+  std::int64_t room;   ///< keys that the lists hold; compressing stores may reach kListSlack numbers further
+  std::int64_t* kept;  ///< [most_slices]: keys that the screen kept of each slice; kNoRoom: more than fit
   std::byte* dense_form;
   std::byte* screened_form;
   Entry* entries;  ///< ExactSelector::buffer_entries(slots_wanted)
 };
 
+inline constexpr std::int64_t kListSlack = 64, kNoRoom = -1;
+
 struct SlotMemory {
   std::span<RowMemory> rows;
+  float* upper;  ///< [pool], as `lower` and `list`: the rows' lists
+  float* lower;
+  std::int32_t* list;
   float* mean;          ///< [D]
   std::int32_t* seeds;  ///< 2 * slots_wanted likely winners, ascending, local indices
   std::int32_t* votes;  ///< scratch of 4 * slots_wanted
@@ -92,7 +103,13 @@ struct ThreadMemory {
 [[nodiscard]] Layout make_layout(const Kernels& kernels, const Shape& shape, const Options& options, int threads);
 [[nodiscard]] std::size_t workspace_bytes(const Layout& layout);
 
-/// The cuts themselves: call with the same layout and the run's workspace.
+/// Gives a row its lists, for `room` keys from number `at` of the slot's on; returns where the next row's may begin.
+std::int64_t lend_list(const SlotMemory& slot, std::int64_t at, std::int64_t room, RowMemory& row) noexcept;
+
+/// Keys that the lists of rows which keep few hold at most. Tests lower it, so that small inputs run out of room.
+extern std::atomic<std::int64_t> longest_lists;
+
+/// The cuts themselves: call with the same layout and the run's workspace. A row's lists are the slot's to lend.
 [[nodiscard]] RowMemory cut_row(Arena& arena, const Layout& layout);
 [[nodiscard]] SlotMemory cut_slot(Arena& arena, const Layout& layout);
 [[nodiscard]] ThreadMemory cut_thread(Arena& arena, const Layout& layout);

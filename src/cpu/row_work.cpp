@@ -38,6 +38,7 @@ constexpr std::int64_t kRise = 2;
 enum class Outcome : std::uint8_t {
   found,           ///< candidates hold every winner
   floor_too_high,  ///< keys below the floor may be winners; the report's threshold is proven
+  no_room,         ///< the lists are too short to tell
   too_many,        ///< survivors: refining them costs more than a dense row
 };
 struct Found {
@@ -109,7 +110,7 @@ class Worker {
   float best_bound(std::int64_t wanted) { return kth(upper_, work_.kept, std::min(wanted, work_.kept)); }
   std::int64_t list_between(const RefinedKeys& place, std::int64_t count, float from, float to);
   bool threshold_settles(const RefinedKeys& place, std::int64_t wanted, Refining& state);
-  void screen_again(float floor);
+  bool screen_again(float floor);
   Found keep_candidates(const Candidates& from, std::int64_t count, float proven);
   void refine_between(const float* lower, const float* upper, std::int64_t count, float low, float high);
   void refine_open(std::int64_t count);
@@ -194,9 +195,9 @@ void Worker::choose_path() {
   }
   bool certify = options_.path != Path::dense;
   if (options_.path == Path::automatic) {
-    const double winners = static_cast<double>(work_.slots) / static_cast<double>(visible());
     report.reason = visible() < kShortWindow ? RowReason::short_window : RowReason::no_gain;
-    certify = visible() >= kShortWindow && certificate::may_profit(work_.row.score, winners, kernels_.costs);
+    certify =
+        visible() >= kShortWindow && certificate::may_profit(work_.row.score, visible(), work_.slots, kernels_.costs);
   }
   // An observer wants the bounds of all keys.
   const bool predict =
@@ -213,7 +214,7 @@ void Worker::choose_path() {
     return;
   }
   if (options_.path == Path::automatic) {
-    if (choice.cost + kernels_.costs.key > kWorthwhile) return;
+    if (choice.cost + kernels_.costs.key + kernels_.costs.row / static_cast<double>(visible()) > kWorthwhile) return;
     // Where a crowd of keys lies about the threshold, a sample cannot tell on which side of it.
     const double gain = 1 - choice.screen;
     if (predict && choice.kept > std::min(kCrowd * gain / kernels_.costs.refine, kMostKept)) return;
@@ -222,6 +223,7 @@ void Worker::choose_path() {
   }
   work_.screen = Screen::dosa;
   work_.expected_survival = choice.survival;
+  work_.expected_kept = choice.kept;
   report.path = Path::dosa;
   report.retained_heads = choice.retained;
   report.aggregates = choice.aggregates;
@@ -253,13 +255,15 @@ void Worker::prepare() {
   work_.report.predicted = work_.floor;
 }
 
-// The row alone once more, keeping keys from `floor` on.
-void Worker::screen_again(float floor) {
+// The row alone once more, keeping keys from `floor` on; false: there is no room for them.
+bool Worker::screen_again(float floor) {
   work_.floor = floor;
   screen_keys(tile_, thread_, {0, work_.row.free.first}, work_.row.free.last, pack_for(tile_, {&work_, 1}),
               {&work_, 1});
-  work_.kept = work_.memory.kept[0];
   work_.report.dot_products += static_cast<double>(visible()) * rows_per_key();
+  work_.no_room = work_.memory.kept[0] == kNoRoom;
+  work_.kept = work_.no_room ? 0 : work_.memory.kept[0];
+  return !work_.no_room;
 }
 
 // Those of `from` that reach the threshold, to list, lower_, upper_. `proven`: the K-th largest lower bound of all, or
@@ -361,7 +365,7 @@ bool Worker::threshold_settles(const RefinedKeys& place, std::int64_t wanted, Re
 }
 
 void Worker::list_round() {
-  if (work_.screen != Screen::dosa || !best_first(work_.refining) || work_.kept < work_.slots) return;
+  if (work_.screen != Screen::dosa || work_.no_room || !best_first(work_.refining) || work_.kept < work_.slots) return;
   const RefinedKeys place = refined_keys(kernels_, work_);
   Refining& state = work_.refining;
   float from = kUnknown;
@@ -389,6 +393,8 @@ Found Worker::dosa_candidates() {
   // Once, for what the screen left: another screen leaves other keys.
   Refining state = std::exchange(work_.refining, {});
   if (state.listed > 0) state.take_listed();
+  // Whether so many keys are worth refining shows where there is room for them.
+  const Outcome crowded = work_.memory.room < visible() ? Outcome::no_room : Outcome::too_many;
   // Refines the keys with bounds from `from` on that are not refined yet; false: too many.
   const auto refine_from = [&](float from) {
     if (from >= state.from) return true;
@@ -404,12 +410,12 @@ Found Worker::dosa_candidates() {
   if (best_first(state) && !state.settled) {
     if (work_.kept < work_.slots) return {Outcome::floor_too_high};
     for (std::int64_t wanted = first_wanted();; wanted *= 2) {
-      if (!refine_from(best_bound(wanted))) return {Outcome::too_many};
+      if (!refine_from(best_bound(wanted))) return {crowded};
       if (threshold_settles(place, wanted, state)) break;
     }
   }
   if (report.threshold < work_.floor) return {Outcome::floor_too_high};
-  if (!refine_from(report.threshold)) return {Outcome::too_many};
+  if (!refine_from(report.threshold)) return {crowded};
   report.survivors = state.count;
   return keep_candidates({place.key, place.lower, place.upper}, state.count, state.proven);
 }
@@ -529,26 +535,29 @@ void Worker::finish(bool scores_needed) {
   if (work_.screen == Screen::model) return model_row();
   RowReport& report = work_.report;
   report.dot_products += static_cast<double>(visible()) * rows_per_key();
+  if (work_.no_room) return;
   // A floor that was too high is one only once: the next is proven. A row with too many survivors is so only once: it
-  // is dense then.
-  bool went_dense = false;
+  // is dense then. A row has no room only once: it begins again with room for all keys.
   Found found = find_candidates();
   for (; found.outcome != Outcome::found; found = find_candidates()) {
+    if (found.outcome == Outcome::no_room) {
+      work_.no_room = true;
+      return;
+    }
     if (found.outcome == Outcome::too_many) {
       work_.screen = Screen::dense;
       work_.screened = work_.dense;
       report.path = Path::dense;
       report.reason = RowReason::too_many_survivors;
-      went_dense = true;
     } else {
       // Keys that a caller changes under a run can break what is proven, but not this loop: all are kept then.
       if (report.rescreened) report.threshold = -kInfinity;
       report.rescreened = true;
     }
-    screen_again(report.threshold);
+    if (!screen_again(report.threshold)) return;
   }
   // Too many survivors may hide that the floor was too high: such a row has been screened again, too.
-  if (went_dense && report.threshold < report.predicted) report.rescreened = true;
+  if (report.reason == RowReason::too_many_survivors && report.threshold < report.predicted) report.rescreened = true;
   resolve(found, scores_needed);
 }
 
@@ -593,17 +602,29 @@ PackSpec pack_for(const TileContext& tile, std::span<const RowWork> works) {
 
 namespace {
 
+constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
+
+/// Where in a row's lists the keys from `key` on have their place.
+std::int64_t place_of(const RowWork& work, std::int64_t key) {
+  const Window& window = work.row.free;
+  const std::int64_t seen = std::clamp(key, window.first, window.last) - window.first;
+  const std::int64_t room = work.memory.room;
+  return room >= work.visible() ? seen : seen * room / work.visible();
+}
+
 /// A slice's screen of the rows whose forms are narrow, or of the others: they share no panel.
 class SliceScreen {
  public:
-  SliceScreen(const Slice& slice, std::span<RowWork> works, bool narrow) : slice_(slice), narrow_(narrow) {
+  SliceScreen(const Slice& slice, std::int64_t last, std::span<RowWork> works, bool narrow)
+      : slice_(slice), last_(last), narrow_(narrow) {
     for (RowWork& work : works) {
       const bool dense = work.screen == Screen::dense;
       if (!dense && work.screen != Screen::dosa) continue;
       const Form& form = work.screened;
       if (form.narrow != narrow) continue;
       const Window& window = work.row.free;
-      const std::int64_t at = std::max(slice.first, window.first) - window.first;
+      const std::int64_t at = place_of(work, slice.first);
+      room_[count_] = work.memory.room >= work.visible() ? kUnlimited : place_of(work, last) - at;
       rows_[count_] = {&form,
                        work.floor,
                        static_cast<std::int32_t>(window.first),
@@ -614,14 +635,17 @@ class SliceScreen {
     }
   }
 
-  void run(const TileContext& tile, ThreadMemory& thread, std::int64_t last, PackSpec pack) {
-    if (count_ == 0) return;
+  void run(const TileContext& tile, ThreadMemory& thread, PackSpec pack) {
+    const std::int64_t last = last_;
     const Kernels& kernels = *tile.layout->kernels;
     pack.narrow = narrow_;
     pack.wide = !narrow_;
     const int most = narrow_ ? kernels.narrow_panels : 1;
     std::array<Panel, kMostPanels> panels;
     for (std::int64_t first = slice_.first; first < last;) {
+      // Whatever a call may keep must fit.
+      drop_rows_without(static_cast<std::int64_t>(most) * kernels.panel_keys);
+      if (count_ == 0) return;
       const auto base = static_cast<std::int32_t>(first);
       int ready = 0;
       for (; ready < most && first < last; ++ready) {
@@ -642,6 +666,17 @@ class SliceScreen {
   }
 
  private:
+  void drop_rows_without(std::int64_t keys) {
+    for (std::size_t i = count_; i-- > 0;) {
+      if (room_[i] - rows_[i].count >= keys) continue;
+      works_[i]->memory.kept[slice_.number] = kNoRoom;
+      --count_;
+      rows_[i] = rows_[count_];
+      works_[i] = works_[count_];
+      room_[i] = room_[count_];
+    }
+  }
+
   void share_ahead(std::span<const std::byte> memory) {
     constexpr std::size_t kLine = 64;
     const std::size_t lines = (memory.size() + kLine - 1) / kLine;
@@ -653,9 +688,11 @@ class SliceScreen {
   }
 
   const Slice slice_;
+  const std::int64_t last_;
   const bool narrow_;
   std::size_t count_ = 0;
   std::array<ScreenRow, kScreenRows> rows_;
+  std::array<std::int64_t, kScreenRows> room_;
   std::array<RowWork*, kScreenRows> works_;
 };
 
@@ -663,15 +700,15 @@ class SliceScreen {
 
 void screen_keys(const TileContext& tile, ThreadMemory& thread, const Slice& slice, std::int64_t last,
                  const PackSpec& pack, std::span<RowWork> works) {
-  for (const bool narrow : {false, true}) SliceScreen(slice, works, narrow).run(tile, thread, last, pack);
+  for (const bool narrow : {false, true}) SliceScreen(slice, last, works, narrow).run(tile, thread, pack);
 }
 
 void join_slice(const Slice& slice, RowWork& work) {
   const RowMemory& memory = work.memory;
-  const Window& window = work.row.free;
   const std::int64_t count = memory.kept[slice.number];
-  if (count == 0) return;
-  const std::int64_t from = std::max(slice.first, window.first) - window.first;
+  if (count == kNoRoom) work.no_room = true;
+  if (count == 0 || work.no_room) return;
+  const std::int64_t from = place_of(work, slice.first);
   const auto move = [&](auto* values) {
     if (from == work.kept) return;
     std::memmove(values + work.kept, values + from, static_cast<std::size_t>(count) * sizeof(*values));
@@ -682,16 +719,47 @@ void join_slice(const Slice& slice, RowWork& work) {
   work.kept += count;
 }
 
+namespace {
+
+std::int64_t wanted_room(const Layout& layout, const RowWork& work) noexcept {
+  if (work.screen != Screen::dense && work.screen != Screen::dosa) return 0;
+  const std::int64_t visible = work.visible();
+  if (work.keeps_all || work.floor == -kInfinity) return visible;
+  // Of a certified row a sample has told how many it keeps; refined keys lie behind those, their bounds in halves of a
+  // list. Beginning again costs a screen, a longer list only a pass for other rows.
+  constexpr double kMargin = 1.5;
+  const double expected = std::max(work.expected_kept + work.expected_survival, 2 * work.expected_survival);
+  const auto wanted = static_cast<std::int64_t>(kMargin * expected * static_cast<double>(visible));
+  return std::clamp(work.screen == Screen::dosa ? wanted : 0, std::min(layout.room, visible), visible);
+}
+
+}  // namespace
+
+std::size_t lend_lists(const Layout& layout, const SlotMemory& slot, std::span<RowWork> works) noexcept {
+  std::int64_t at = 0;
+  std::size_t given = 0;
+  for (; given < works.size(); ++given) {
+    const std::int64_t room = wanted_room(layout, works[given]);
+    if (given > 0 && at + room + kListSlack > layout.pool) break;
+    at = lend_list(slot, at, room, works[given].memory);
+  }
+  return given;
+}
+
+void begin_again(RowWork& work) noexcept {
+  work.keeps_all = true;
+  work.no_room = false;
+  work.kept = 0;
+  work.refining = {};
+}
+
 RefinedKeys refined_keys(const Kernels& kernels, const RowWork& work) {
-  const std::int64_t visible = work.visible(), kept = work.kept, half = visible / 2;
+  const std::int64_t visible = work.visible(), kept = work.kept, room = std::min(work.memory.room, visible);
+  const std::int64_t half = room / 2;
   const bool all = kept == visible;
   const auto worthwhile = static_cast<std::int64_t>(static_cast<double>(visible) / kernels.costs.refine);
-  return {work.memory.list + (all ? 0 : kept),
-          work.memory.lower,
-          work.memory.lower + half,
-          std::min(half, worthwhile),
-          all ? visible : visible - kept,
-          all};
+  return {work.memory.list + (all ? 0 : kept), work.memory.lower,           work.memory.lower + half,
+          std::min(half, worthwhile),          all ? visible : room - kept, all};
 }
 
 void list_round(const TileContext& tile, ThreadMemory& thread, RowWork& work) {

@@ -28,9 +28,9 @@ struct TileContext {
       seeds;  ///< likely winners, ascending, distinct, local indices; may lie outside a window
 };
 
-/// Where the refined keys of a certified row lie, after the screen: of up to half of the keys, lower bounds in the
-/// first half of memory.lower, upper bounds in the second. The keys lie behind the kept ones in memory.list, or over
-/// them where every key was kept: then a position tells the key.
+/// Where the refined keys of a certified row lie, after the screen: of up to half of the keys (or of the room), lower
+/// bounds in the first half of memory.lower, upper bounds in the second. The keys lie behind the kept ones in
+/// memory.list, or over them where every key was kept: then a position tells the key.
 struct RefinedKeys {
   std::int32_t* key;
   float* lower;
@@ -69,6 +69,9 @@ struct RowWork {
   float floor = 0;               ///< the screen keeps keys whose upper bound reaches it
   std::int64_t kept = 0;         ///< of them, after the screen: memory.list, upper (dense rows: and lower) [0..kept)
   double expected_survival = 1;  ///< of a certified row, as its choice has it
+  double expected_kept = 0;      ///< likewise: the share of keys that reach its floor
+  bool keeps_all = false;        ///< it has run out of room, and needs some for all keys
+  bool no_room = false;          ///< its lists were full: it must begin again
   Refining refining;
   RowReport report;
   std::int64_t selected = 0;  ///< entries[0..selected) after finish
@@ -96,8 +99,15 @@ struct Slice {
 void screen_keys(const TileContext& tile, ThreadMemory& thread, const Slice& slice, std::int64_t last,
                  const PackSpec& pack, std::span<RowWork> works);
 
-/// After the last panel, slice by slice in order: their runs become one.
+/// After the last panel, slice by slice in order: their runs become one. Says so in the row where one had no room.
 void join_slice(const Slice& slice, RowWork& work);
+
+/// Gives lists to the first rows, as many as the slot has room for, one at least: to those that will keep few keys of
+/// layout.room, to others of all that they see. Returns their number.
+std::size_t lend_lists(const Layout& layout, const SlotMemory& slot, std::span<RowWork> works) noexcept;
+
+/// For a row that had no room: it keeps what it has learned, and asks for room for all keys.
+void begin_again(RowWork& work) noexcept;
 
 [[nodiscard]] RefinedKeys refined_keys(const Kernels& kernels, const RowWork& work);
 
@@ -109,7 +119,8 @@ void list_round(const TileContext& tile, ThreadMemory& thread, RowWork& work);
 /// find them in the second-level cache. Only with Kernels::gathered_bounds.
 void refine_listed(const TileContext& tile, const Window& keys, std::span<const RowWork> works);
 
-/// Selects: work.memory.entries[0..work.selected), any order; scores are the model's bits where `scores_needed`.
+/// Selects: work.memory.entries[0..work.selected), any order; scores are the model's bits where `scores_needed`. Not
+/// where the row has no room, or finds that it has none.
 void finish_row(const TileContext& tile, ThreadMemory& thread, bool scores_needed, RowWork& work);
 
 /// Sees every row of a run between screen and finish: `dosa explain` shows the run itself instead of a reconstruction.

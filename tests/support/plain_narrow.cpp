@@ -220,7 +220,7 @@ Kernels with_plain_narrow(const Kernels& base) {
   table.bounds = bounds;
   table.screen = screen;
   table.gathered_bounds = gathered_bounds;
-  table.costs = {.refine = 4, .key = 0.45, .narrow = {.block_rows = 16, .block = 0.24}};
+  table.costs = {.refine = 4, .key = 0.38, .row = 4600, .narrow = {.block_rows = 16, .block = 0.24}};
   table.tile_rows = 32;
   table.narrow_panels = kMostPanels;
   return table;

@@ -396,12 +396,27 @@ TEST(CertificateModel, BitsThatLeaveTheRealSum) {
 TEST(CertificateChoice, CheapLook) {
   std::vector<float> weights(32, 1.0F);
   const ScoreRow row{nullptr, 0, weights.data(), 1, 32, 128};
-  EXPECT_FALSE(certificate::may_profit(row, 0.03)) << "no head to aggregate and few to omit";
+  EXPECT_FALSE(certificate::may_profit(row, 65536, 1966)) << "no head to aggregate and few to omit";
   for (int h = 0; h < 16; ++h) weights[static_cast<std::size_t>(2 * h)] = -1;
-  EXPECT_TRUE(certificate::may_profit(row, 0.03)) << "half of the heads aggregate";
-  EXPECT_FALSE(certificate::may_profit(row, 0.06, {.refine = 5, .key = 0.28})) << "gathering survivors costs too much";
-  EXPECT_TRUE(certificate::may_profit(row, 0.002, {.refine = 5, .key = 0.28})) << "few survivors";
-  EXPECT_FALSE(certificate::may_profit(row, 0.9)) << "nearly every key wins";
+  EXPECT_TRUE(certificate::may_profit(row, 65536, 1966)) << "half of the heads aggregate";
+  EXPECT_FALSE(certificate::may_profit(row, 65536, 3932, {.refine = 5, .key = 0.28}))
+      << "gathering survivors costs too much";
+  EXPECT_TRUE(certificate::may_profit(row, 65536, 131, {.refine = 5, .key = 0.28})) << "few survivors";
+  EXPECT_FALSE(certificate::may_profit(row, 65536, 58982)) << "nearly every key wins";
+}
+
+/// Rows come in blocks of 16, and survivors are dear: leaving positive heads out for the sake of a block pays where
+/// winners are few.
+TEST(CertificateChoice, CheapLookAtBlocks) {
+  const cpu::Costs costs{.refine = 4, .key = 0.38, .row = 4600, .narrow = {.block_rows = 16, .block = 0.24}};
+  std::vector<float> weights(32, -1.0F);
+  const ScoreRow row{nullptr, 0, weights.data(), 1, 32, 128};
+  std::fill_n(weights.begin(), 14, 1.0F);
+  EXPECT_FALSE(certificate::may_profit(row, 65536, 2048, costs)) << "survivors take what a block saves";
+  EXPECT_TRUE(certificate::may_profit(row, 1 << 20, 2048, costs)) << "one block";
+  std::fill_n(weights.begin(), 17, 1.0F);
+  EXPECT_FALSE(certificate::may_profit(row, 131072, 2048, costs)) << "two blocks";
+  EXPECT_TRUE(certificate::may_profit(row, 1 << 18, 2048, costs)) << "one block of them will do";
 }
 
 }  // namespace

@@ -87,6 +87,34 @@ TEST(Workspace, DoesNotGrowWithTheRows) {
   EXPECT_EQ(plan(some, options).workspace_bytes(), plan(more, options).workspace_bytes());
 }
 
+/// Where lists for all keys would leave few rows to share a pass, rows have shorter ones; one could still have all.
+TEST(Workspace, ManyKeysLeaveRowsShorterLists) {
+  Options options;
+  options.top_k = 2048;
+  int shortened = 0;
+  for (const int threads : {1, 2, 16})
+    for (std::int64_t keys = 1000; keys < 40000000; keys += keys / 7 + 1) {
+      const cpu::Kernels& kernels = *cpu::portable_kernels();
+      const Shape shape{.rows = 4096, .heads = 32, .head_dim = 128, .keys = keys};
+      const cpu::Layout layout = cpu::make_layout(kernels, shape, options, threads);
+      EXPECT_GE(layout.pool, keys + cpu::kListSlack) << keys;
+      EXPECT_GE(layout.pool, layout.tile_rows * (layout.room + cpu::kListSlack)) << keys;
+      EXPECT_GE(layout.most_slices(), 1) << keys;
+      if (keys <= 65536) {
+        EXPECT_EQ(layout.room, keys);
+      }
+      if (keys <= 1 << 20 || threads <= 2) {
+        EXPECT_EQ(layout.tile_rows, kernels.tile_rows) << keys << " " << threads;
+      }
+      shortened += layout.room < keys ? 1 : 0;
+      if (layout.room == keys) continue;
+      EXPECT_EQ(layout.slots, 1);
+      EXPECT_GE(layout.most_slices(), threads) << keys;
+      EXPECT_GE(layout.room / layout.most_slices(), 2 * options.top_k) << keys << ": all winners may lie in one slice";
+    }
+  EXPECT_GT(shortened, 30);
+}
+
 /// Narrow forms under the name of the tiles, on any machine.
 class WorkspaceOfNarrowForms : public testing::Test {
  protected:
@@ -146,6 +174,9 @@ TEST_F(WorkspaceOfNarrowForms, PackedKeysAreKeptWhereTilesShareThem) {
   Options wide = usual();
   wide.ablation.narrow = false;
   EXPECT_EQ(packed_panels(shape, wide), 0);
+  Shape quarter = shape;
+  quarter.keys = 1 << 18;
+  EXPECT_GT(packed_panels(quarter, usual()), 0) << "shorter lists make room for them";
   Shape long_one = shape;
   long_one.keys = 32 << 20;
   EXPECT_EQ(packed_panels(long_one, usual()), 0) << "no memory";
