@@ -272,6 +272,7 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
   for (std::size_t r = 0; r < works.size(); ++r) {
     works[r] = RowWork{};
     works[r].row = row_at(cuts_.order[tile.first + static_cast<std::int64_t>(r)]);
+    works[r].place = r;
     works[r].memory = slot.rows[r];
     lend_list(slot, static_cast<std::int64_t>(r) * (layout.room + kListSlack), layout.room, works[r].memory);
   }
@@ -332,28 +333,27 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
       for (RowWork& work : rows) work.report.dot_products += static_cast<double>(work.refining.listed) * layout.heads;
     }
   };
-  // From forms to winners, as many rows at a time as there are lists for; those that ran out of room once more.
-  const auto select = [&](std::span<RowWork> rows, const auto& again) -> void {
+  // From forms to winners, as many rows at a time as there are lists for; those that must be screened again do so
+  // together: packing keys for one row costs several times what the row's screen does.
+  const auto select = [&](std::span<RowWork> rows, bool first_time, const auto& again) -> void {
     for (std::span<RowWork> left = rows, some; !left.empty(); left = left.subspan(some.size())) {
       some = left.first(lend_lists(layout, slot, left));
       screen(some);
-      if (RowObserver* const observer = row_observer.load(std::memory_order_acquire))
-        for (const RowWork& work : some)
-          if (!work.no_room) observer->screened(work);
+      RowObserver* const observer = first_time ? row_observer.load(std::memory_order_acquire) : nullptr;
+      if (observer != nullptr)
+        for (const RowWork& work : some) observer->screened(work);
       refine_together(some);
       for_rows(some, [&](ThreadMemory& thread, RowWork& work) { finish_row(context, thread, scores_needed_, work); });
-      for (auto first = some.begin(); first != some.end();) {
-        first = std::find_if(first, some.end(), [](const RowWork& work) { return work.no_room; });
-        const auto last = std::find_if(first, some.end(), [](const RowWork& work) { return !work.no_room; });
-        std::for_each(first, last, begin_again);
-        again(std::span(first, last), again);
-        first = last;
-      }
+      const std::span<RowWork> rest(
+          std::partition(some.begin(), some.end(), [](const RowWork& work) { return work.done; }), some.end());
+      std::for_each(rest.begin(), rest.end(), begin_again);
+      if (!rest.empty()) again(rest, false, again);
     }
   };
 
   for_rows(works, [&](ThreadMemory& thread, RowWork& work) { prepare_row(context, thread, work); });
-  select(works, select);
+  select(works, true, select);
+  std::sort(works.begin(), works.end(), [](const RowWork& a, const RowWork& b) { return a.place < b.place; });
 
   const bool last_of_request =
       &tile + 1 == cuts_.tiles + tile_count_ || row_at(cuts_.order[tile.last]).request != works[0].row.request;

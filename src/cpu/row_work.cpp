@@ -110,7 +110,6 @@ class Worker {
   float best_bound(std::int64_t wanted) { return kth(upper_, work_.kept, std::min(wanted, work_.kept)); }
   std::int64_t list_between(const RefinedKeys& place, std::int64_t count, float from, float to);
   bool threshold_settles(const RefinedKeys& place, std::int64_t wanted, Refining& state);
-  bool screen_again(float floor);
   Found keep_candidates(const Candidates& from, std::int64_t count, float proven);
   void refine_between(const float* lower, const float* upper, std::int64_t count, float low, float high);
   void refine_open(std::int64_t count);
@@ -253,17 +252,6 @@ void Worker::prepare() {
     work_.floor = work_.report.threshold;
   }
   work_.report.predicted = work_.floor;
-}
-
-// The row alone once more, keeping keys from `floor` on; false: there is no room for them.
-bool Worker::screen_again(float floor) {
-  work_.floor = floor;
-  screen_keys(tile_, thread_, {0, work_.row.free.first}, work_.row.free.last, pack_for(tile_, {&work_, 1}),
-              {&work_, 1});
-  work_.report.dot_products += static_cast<double>(visible()) * rows_per_key();
-  work_.no_room = work_.memory.kept[0] == kNoRoom;
-  work_.kept = work_.no_room ? 0 : work_.memory.kept[0];
-  return !work_.no_room;
 }
 
 // Those of `from` that reach the threshold, to list, lower_, upper_. `proven`: the K-th largest lower bound of all, or
@@ -531,30 +519,33 @@ void Worker::model_row() {
 }
 
 void Worker::finish(bool scores_needed) {
-  if (work_.screen == Screen::none) return;
-  if (work_.screen == Screen::model) return model_row();
+  work_.done = work_.screen == Screen::none || work_.screen == Screen::model;
+  if (work_.screen == Screen::model) model_row();
+  if (work_.done) return;
   RowReport& report = work_.report;
   report.dot_products += static_cast<double>(visible()) * rows_per_key();
-  if (work_.no_room) return;
-  // A floor that was too high is one only once: the next is proven. A row with too many survivors is so only once: it
-  // is dense then. A row has no room only once: it begins again with room for all keys.
-  Found found = find_candidates();
-  for (; found.outcome != Outcome::found; found = find_candidates()) {
-    if (found.outcome == Outcome::no_room) {
-      work_.no_room = true;
+  const Found found = work_.no_room ? Found{Outcome::no_room} : find_candidates();
+  // Each of these happens once: the next floor is proven, too many survivors make the row dense, and all keys fit.
+  switch (found.outcome) {
+    case Outcome::found:
+      work_.done = true;
+      break;
+    case Outcome::no_room:
+      work_.keeps_all = true;
       return;
-    }
-    if (found.outcome == Outcome::too_many) {
+    case Outcome::too_many:
       work_.screen = Screen::dense;
       work_.screened = work_.dense;
       report.path = Path::dense;
       report.reason = RowReason::too_many_survivors;
-    } else {
-      // Keys that a caller changes under a run can break what is proven, but not this loop: all are kept then.
+      work_.floor = report.threshold;
+      return;
+    case Outcome::floor_too_high:
+      // Keys that a caller changes under a run can break what is proven, but not this: all are kept then.
       if (report.rescreened) report.threshold = -kInfinity;
       report.rescreened = true;
-    }
-    if (!screen_again(report.threshold)) return;
+      work_.floor = report.threshold;
+      return;
   }
   // Too many survivors may hide that the floor was too high: such a row has been screened again, too.
   if (report.reason == RowReason::too_many_survivors && report.threshold < report.predicted) report.rescreened = true;
@@ -747,7 +738,6 @@ std::size_t lend_lists(const Layout& layout, const SlotMemory& slot, std::span<R
 }
 
 void begin_again(RowWork& work) noexcept {
-  work.keeps_all = true;
   work.no_room = false;
   work.kept = 0;
   work.refining = {};

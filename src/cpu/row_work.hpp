@@ -71,7 +71,9 @@ struct RowWork {
   double expected_survival = 1;  ///< of a certified row, as its choice has it
   double expected_kept = 0;      ///< likewise: the share of keys that reach its floor
   bool keeps_all = false;        ///< it has run out of room, and needs some for all keys
-  bool no_room = false;          ///< its lists were full: it must begin again
+  bool no_room = false;          ///< its lists were full
+  bool done = false;             ///< it has its winners; else it must be screened again
+  std::size_t place = 0;         ///< in its tile
   Refining refining;
   RowReport report;
   std::int64_t selected = 0;  ///< entries[0..selected) after finish
@@ -106,7 +108,7 @@ void join_slice(const Slice& slice, RowWork& work);
 /// layout.room, to others of all that they see. Returns their number.
 std::size_t lend_lists(const Layout& layout, const SlotMemory& slot, std::span<RowWork> works) noexcept;
 
-/// For a row that had no room: it keeps what it has learned, and asks for room for all keys.
+/// For a row that is not done after finish_row: ready for the next screen, with what it has learned.
 void begin_again(RowWork& work) noexcept;
 
 [[nodiscard]] RefinedKeys refined_keys(const Kernels& kernels, const RowWork& work);
@@ -119,8 +121,8 @@ void list_round(const TileContext& tile, ThreadMemory& thread, RowWork& work);
 /// find them in the second-level cache. Only with Kernels::gathered_bounds.
 void refine_listed(const TileContext& tile, const Window& keys, std::span<const RowWork> works);
 
-/// Selects: work.memory.entries[0..work.selected), any order; scores are the model's bits where `scores_needed`. Not
-/// where the row has no room, or finds that it has none.
+/// Selects: work.memory.entries[0..work.selected), any order; scores are the model's bits where `scores_needed`. Where
+/// the screen has kept too few or too many keys for that, the row is not done: it has another floor, form or room.
 void finish_row(const TileContext& tile, ThreadMemory& thread, bool scores_needed, RowWork& work);
 
 /// Sees every row of a run between screen and finish: `dosa explain` shows the run itself instead of a reconstruction.
