@@ -27,6 +27,7 @@ std::vector<const cpu::Kernels*> bases() {
   for (const Isa isa : runnable_isas()) {
     if (isa != Isa::amx) tables.push_back(cpu::choose(isa).kernels);
   }
+  if (slow_build()) tables.resize(1);
   if (emulated_tiles() != nullptr) tables.push_back(nullptr);
   return tables;
 }
