@@ -307,7 +307,8 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
   const std::int64_t panels = (tile.keys.size() + kernels.panel_keys - 1) / kernels.panel_keys;
   const std::int64_t slices = shared ? std::min(panels, layout.most_slices()) : 1;
   const auto slice_at = [&](std::int64_t number) {
-    return Slice{number, tile.keys.first + number * panels / slices * kernels.panel_keys};
+    const auto first = [&](std::int64_t n) { return tile.keys.first + n * panels / slices * kernels.panel_keys; };
+    return Slice{number, first(number), std::min(first(number + 1), tile.keys.last)};
   };
   const auto screen = [&](std::span<RowWork> rows) {
     if (std::none_of(rows.begin(), rows.end(),
@@ -315,8 +316,7 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
       return;
     const PackSpec pack = pack_for(context, rows);
     for_parts(slices, [&](ThreadMemory& thread, std::int64_t number) {
-      const std::int64_t last = std::min(slice_at(number + 1).first, tile.keys.last);
-      screen_keys(context, thread, slice_at(number), last, pack, rows);
+      screen_keys(context, thread, slice_at(number), pack, rows);
     });
     for (RowWork& work : rows)
       for (std::int64_t number = 0; number < slices; ++number) join_slice(slice_at(number), work);
@@ -346,14 +346,15 @@ void Run::run_tile(std::size_t slot_number, const Tile& tile, std::int64_t& seed
       for_rows(some, [&](ThreadMemory& thread, RowWork& work) { finish_row(context, thread, scores_needed_, work); });
       const std::span<RowWork> rest(
           std::partition(some.begin(), some.end(), [](const RowWork& work) { return work.done; }), some.end());
+      if (rest.empty()) continue;
       std::for_each(rest.begin(), rest.end(), begin_again);
-      if (!rest.empty()) again(rest, false, again);
+      again(rest, false, again);
+      std::sort(some.begin(), some.end(), [](const RowWork& a, const RowWork& b) { return a.place < b.place; });
     }
   };
 
   for_rows(works, [&](ThreadMemory& thread, RowWork& work) { prepare_row(context, thread, work); });
   select(works, true, select);
-  std::sort(works.begin(), works.end(), [](const RowWork& a, const RowWork& b) { return a.place < b.place; });
 
   const bool last_of_request =
       &tile + 1 == cuts_.tiles + tile_count_ || row_at(cuts_.order[tile.last]).request != works[0].row.request;

@@ -382,7 +382,7 @@ Found Worker::dosa_candidates() {
   Refining state = std::exchange(work_.refining, {});
   if (state.listed > 0) state.take_listed();
   // Whether so many keys are worth refining shows where there is room for them.
-  const Outcome crowded = work_.memory.room < visible() ? Outcome::no_room : Outcome::too_many;
+  const Outcome crowded = work_.has_room_for_all() ? Outcome::too_many : Outcome::no_room;
   // Refines the keys with bounds from `from` on that are not refined yet; false: too many.
   const auto refine_from = [&](float from) {
     if (from >= state.from) return true;
@@ -599,15 +599,13 @@ constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
 std::int64_t place_of(const RowWork& work, std::int64_t key) {
   const Window& window = work.row.free;
   const std::int64_t seen = std::clamp(key, window.first, window.last) - window.first;
-  const std::int64_t room = work.memory.room;
-  return room >= work.visible() ? seen : seen * room / work.visible();
+  return work.has_room_for_all() ? seen : seen * work.memory.room / work.visible();
 }
 
 /// A slice's screen of the rows whose forms are narrow, or of the others: they share no panel.
 class SliceScreen {
  public:
-  SliceScreen(const Slice& slice, std::int64_t last, std::span<RowWork> works, bool narrow)
-      : slice_(slice), last_(last), narrow_(narrow) {
+  SliceScreen(const Slice& slice, std::span<RowWork> works, bool narrow) : slice_(slice), narrow_(narrow) {
     for (RowWork& work : works) {
       const bool dense = work.screen == Screen::dense;
       if (!dense && work.screen != Screen::dosa) continue;
@@ -615,7 +613,7 @@ class SliceScreen {
       if (form.narrow != narrow) continue;
       const Window& window = work.row.free;
       const std::int64_t at = place_of(work, slice.first);
-      room_[count_] = work.memory.room >= work.visible() ? kUnlimited : place_of(work, last) - at;
+      room_[count_] = work.has_room_for_all() ? kUnlimited : place_of(work, slice.last) - at;
       rows_[count_] = {&form,
                        work.floor,
                        static_cast<std::int32_t>(window.first),
@@ -627,7 +625,7 @@ class SliceScreen {
   }
 
   void run(const TileContext& tile, ThreadMemory& thread, PackSpec pack) {
-    const std::int64_t last = last_;
+    const std::int64_t last = slice_.last;
     const Kernels& kernels = *tile.layout->kernels;
     pack.narrow = narrow_;
     pack.wide = !narrow_;
@@ -679,7 +677,6 @@ class SliceScreen {
   }
 
   const Slice slice_;
-  const std::int64_t last_;
   const bool narrow_;
   std::size_t count_ = 0;
   std::array<ScreenRow, kScreenRows> rows_;
@@ -689,9 +686,9 @@ class SliceScreen {
 
 }  // namespace
 
-void screen_keys(const TileContext& tile, ThreadMemory& thread, const Slice& slice, std::int64_t last,
-                 const PackSpec& pack, std::span<RowWork> works) {
-  for (const bool narrow : {false, true}) SliceScreen(slice, last, works, narrow).run(tile, thread, pack);
+void screen_keys(const TileContext& tile, ThreadMemory& thread, const Slice& slice, const PackSpec& pack,
+                 std::span<RowWork> works) {
+  for (const bool narrow : {false, true}) SliceScreen(slice, works, narrow).run(tile, thread, pack);
 }
 
 void join_slice(const Slice& slice, RowWork& work) {

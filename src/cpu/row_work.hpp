@@ -79,6 +79,7 @@ struct RowWork {
   std::int64_t selected = 0;  ///< entries[0..selected) after finish
 
   [[nodiscard]] std::int64_t visible() const noexcept { return row.free.size(); }
+  [[nodiscard]] bool has_room_for_all() const noexcept { return memory.room >= visible(); }
 };
 
 /// Starts fetching keys index[0..count), or first.. where index is null, into the second-level cache (of the keys that
@@ -93,13 +94,13 @@ void prepare_row(const TileContext& tile, ThreadMemory& thread, RowWork& work);
 /// A run of panels that one thread screens: each row's keys of it are kept in a place of their own.
 struct Slice {
   std::int64_t number;
-  std::int64_t first;  ///< local index of its first key
+  std::int64_t first, last;  ///< local indices of its keys
 };
 
-/// Keeps those of keys slice.first .. last - 1 that reach a row's floor, for every row that sees them; of slices that
-/// are not the tile's last, their number is a multiple of a panel's.
-void screen_keys(const TileContext& tile, ThreadMemory& thread, const Slice& slice, std::int64_t last,
-                 const PackSpec& pack, std::span<RowWork> works);
+/// Keeps those of keys slice.first .. slice.last - 1 that reach a row's floor, for every row that sees them; of slices
+/// that are not the tile's last, their number is a multiple of a panel's.
+void screen_keys(const TileContext& tile, ThreadMemory& thread, const Slice& slice, const PackSpec& pack,
+                 std::span<RowWork> works);
 
 /// After the last panel, slice by slice in order: their runs become one. Says so in the row where one had no room.
 void join_slice(const Slice& slice, RowWork& work);

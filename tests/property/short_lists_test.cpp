@@ -36,10 +36,10 @@ class ShortLists : public testing::Test {
 };
 
 /// One in ten of the keys that a row's sample looks at has a score of 1, the others about none: a floor between these
-/// is predicted. All other keys have `other`.
-workloads::Workload misjudged(float other) {
+/// is predicted, which all other keys reach.
+workloads::Workload misjudged() {
   workloads::Builder builder({5, kKeys, 4, 32, kTopK, 1});
-  std::vector<float> wanted(static_cast<std::size_t>(kKeys), other);
+  std::vector<float> wanted(static_cast<std::size_t>(kKeys), 1000.0F);
   std::vector<std::int32_t> sample(cpu::kRandomSample);
   cpu::random_keys({0, kKeys}, cpu::kRandomSample, cpu::kSampleHash, sample.data());
   for (std::size_t j = 0; j < sample.size(); ++j)
@@ -62,16 +62,27 @@ std::vector<Options> every_way(const std::vector<Isa>& isas) {
   return ways;
 }
 
+struct Runs {
+  Stats with_short, with_all;  ///< lists
+};
+
+/// With lists of `room` keys (the result, too, is looked at) and of all.
+Runs run_both(Parity& parity, const Problem& problem, const Options& options, std::int64_t room) {
+  cpu::longest_lists = room;
+  parity.run_exactly(options);
+  Runs runs;
+  runs.with_short = run_with_reports(problem, options);
+  cpu::longest_lists = std::numeric_limits<std::int64_t>::max();
+  runs.with_all = run_with_reports(problem, options);
+  return runs;
+}
+
 void run_out_of_room(const std::vector<Isa>& isas) {
-  const workloads::Workload workload = misjudged(1000.0F);
+  const workloads::Workload workload = misjudged();
   Parity parity(workload.problem, kTopK, "out of room");
   for (Options options : every_way(isas)) {
     options.ablation.seeds = false;
-    cpu::longest_lists = kKeys / 2;
-    parity.run_exactly(options);
-    const Stats again = run_with_reports(workload.problem, options);
-    cpu::longest_lists = std::numeric_limits<std::int64_t>::max();
-    const Stats once = run_with_reports(workload.problem, options);
+    const auto [again, once] = run_both(parity, workload.problem, options, kKeys / 2);
     EXPECT_EQ(once.rows_rescreened, again.rows_rescreened) << describe(options);
     for (std::size_t t = 0; t < once.row_reports.size(); ++t) {
       const RowReport &x = again.row_reports[t], &y = once.row_reports[t];
@@ -83,16 +94,13 @@ void run_out_of_room(const std::vector<Isa>& isas) {
 }
 
 void keep_all(const std::vector<Isa>& isas) {
-  const workloads::Workload workload = misjudged(1000.0F);
+  const workloads::Workload workload = misjudged();
   Parity parity(workload.problem, kTopK, "no floor");
   for (Options options : every_way(isas)) {
     options.ablation.prediction = false;
-    cpu::longest_lists = 0;
-    parity.run_exactly(options);
+    const auto [with_short, with_all] = run_both(parity, workload.problem, options, 0);
     if (options.path != Path::dense) continue;  // other rows may go dense, and know a floor then
-    const Stats with_short = run_with_reports(workload.problem, options);
-    cpu::longest_lists = std::numeric_limits<std::int64_t>::max();
-    EXPECT_EQ(with_short.dot_products, run_with_reports(workload.problem, options).dot_products) << describe(options);
+    EXPECT_EQ(with_short.dot_products, with_all.dot_products) << describe(options);
   }
 }
 
@@ -101,11 +109,7 @@ void keep_few(const std::vector<Isa>& isas) {
   const workloads::Workload workload = workloads::make(workloads::find("indexer_like"), {12, 12000, 16, 64, kTopK, 5});
   Parity parity(workload.problem, kTopK, "few keys");
   for (const Options& options : every_way(isas)) {
-    cpu::longest_lists = kKeys / 2;
-    parity.run_exactly(options);
-    const Stats few = run_with_reports(workload.problem, options);
-    cpu::longest_lists = std::numeric_limits<std::int64_t>::max();
-    const Stats all = run_with_reports(workload.problem, options);
+    const auto [few, all] = run_both(parity, workload.problem, options, kKeys / 2);
     EXPECT_EQ(few.survivors, all.survivors) << describe(options);
     EXPECT_LE(few.dot_products, 1.2 * all.dot_products) << describe(options);
   }
